@@ -58,7 +58,7 @@ def bench(
     """Time an artefact against single toolchains.
 
     Args:
-        artefact: What ``Executable.save`` wrote, a folder or a zip.
+        artefact: The result of ``Executable.save``, a folder or a zip.
         against: Targets; None is the menu that the artefact was compiled with.
         rounds: Rounds; each contestant has one turn in each.
         dims: Representative lengths of symbolic dimensions, see ``CompileOptions``; None is those that it was compiled for.

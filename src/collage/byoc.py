@@ -70,7 +70,7 @@ def partition_for(model: ir.Model, target: TargetLike, toolchains: Registry | No
     Args:
         model: The model; it is not changed.
         target: A target or the name of a toolchain.
-        toolchains: Where toolchains are found; the installed ones by default.
+        toolchains: The registry of toolchains; the installed ones by default.
     """
     toolchains = toolchains or registry()
     target = toolchains.parse_target(target)
@@ -86,7 +86,7 @@ def greedy_kernels(model: ir.Model, graph: DataflowGraph, target: Target, toolch
         model: The model; it is not changed.
         graph: Its dataflow graph.
         target: The target.
-        toolchains: Where toolchains are found.
+        toolchains: The registry of toolchains.
     """
     marked = Sequential(_marking(target, toolchains), name=f"greedy {target.toolchain}")(model)
     kernels = (kernel.sub_graph for kernel in _marked_kernels(DataflowGraph(marked)))
@@ -146,7 +146,7 @@ class AnnotateTarget(ModulePass):
 
     Args:
         target: The target.
-        toolchains: Where toolchains are found; the installed ones by default.
+        toolchains: The registry of toolchains; the installed ones by default.
     """
 
     def __init__(self, target: TargetLike = "llvm", toolchains: Registry | None = None) -> None:

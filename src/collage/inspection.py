@@ -142,7 +142,7 @@ def inspect(
     Args:
         path: An ONNX file.
         targets: As for ``compile``.
-        coverage: Whether to ask the targets.
+        coverage: True to ask the targets.
         options: As for ``compile``: lengths of symbolic dimensions, threads, the database.
         say: Told what is going on.
     """

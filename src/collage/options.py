@@ -29,61 +29,62 @@ class CompileOptions:
     """Options of ``compile``.
 
     Attributes:
-        threads: Threads that each kernel may use; 0 is each toolchain's own default for this machine.
+        threads: Threads of each kernel. 0 means the default of each toolchain.
         db: Timing database: a path or an SQLAlchemy URL; None is the user's own.
         dims: Representative lengths of symbolic dimensions, by symbol; or several with weights, ``{"seq": {32: 3, 512: 1}}``.
-            Then the cost of whatever is measured is the weighted mean, and all of it must be right at each of them.
-        fixed: Lengths that symbolic dimensions have from now on, by symbol: everything is compiled for them, also by toolchains
-            that take no others, and the executable takes no others either.
-        inputs: Representative inputs by name, NumPy; those not given are made up.
-        time_budget_s: Seconds that the whole compilation should take. What the comparison is expected to need is kept back,
-            and the search gets what is left. Reading the model and timing it whole on every target are never cut short.
-            With None a fast search ends where nothing promises a gain, after 35 s at most.
-        tune_s: Seconds to spend on tuning, once a plan of untuned kernels stands, for targets whose toolchain can tune. Part
-            of the time budget, if there is one. 0 tunes nothing.
-        use_tuned: Let kernels take part that earlier compilations tuned, of this model or of others; it costs nothing.
-        search: ``fast`` measures what it expects to gain by, within limits, and proves nothing. ``proof`` measures until no
-            other plan of the candidates can cost less, whatever those cost that were not measured: never less than arithmetic
-            and memory of this machine allow. ``exhaustive`` measures every candidate. The last two may take long; both end
-            with the cheapest plan by the measured costs, which is not yet the fastest one: as always, the race decides that.
-        strategy: Name of the search strategy, which decides what is measured first, and finds the cheapest plan of what was
-            measured: ``lazy``, ``exhaustive``, ``evolutionary``, ``wide``, or one of another package (see ``docs/fusion.md``).
-        objective: The figure that is optimised: ``latency`` of one run at a time; ``throughput`` of several runs at once, whose
-            number is chosen too; ``memory``, the largest resident set; ``size``, the bytes of the artefact.
-        limits: Bounds that the result must keep, such as ``"p99<=20ms"`` or ``"rss<=400MB"``; see ``docs/objectives.md``.
-        percentile: Which percentile of its latencies is a kernel's cost: 50, or 10 or 90.
-        accuracy_budget: Largest end-to-end error that is acceptable, relative to an output's largest magnitude. Grants the
-            search targets of reduced precision; None is what the model's own types allow.
+            With several, the cost of a kernel is the weighted mean, and its outputs must be right at each length.
+        fixed: Fixed lengths of symbolic dimensions, by symbol. Toolchains that need fixed shapes can then take part. The
+            executable accepts no other lengths.
+        inputs: Representative inputs by name, NumPy. Inputs that are not given are generated.
+        time_budget_s: Seconds of the whole compilation. The expected time of the comparison is reserved, and the search gets the
+            rest. Reading the model and timing the whole model on every target are never cut short. With None a fast search
+            ends when no candidate promises a gain, or after 35 s.
+        tune_s: Seconds for tuning after the search, if a toolchain can tune. They are part of the time budget, if there is one.
+            0 tunes nothing.
+        use_tuned: Use kernels that earlier compilations tuned, of this model or of others.
+        search: ``fast`` measures candidates that promise a gain, within limits. ``proof`` measures until no other plan can cost
+            less, even if unmeasured kernels are as fast as arithmetic and memory of this machine allow. ``exhaustive``
+            measures every candidate. The last two may take long. Both end with the cheapest plan by the measured costs. As
+            always, the final comparison decides.
+        strategy: Name of the search strategy. It chooses the candidates to measure, and finds the cheapest plan of the
+            measured ones: ``lazy``, ``exhaustive``, ``evolutionary``, ``wide``, or one of another package. See
+            ``docs/fusion.md``.
+        objective: The figure that is optimised: ``latency`` of one run at a time; ``throughput`` of several concurrent runs,
+            whose number is chosen too; ``memory``, the largest resident set; ``size``, the bytes of the artefact.
+        limits: Limits that the result must satisfy, such as ``"p99<=20ms"`` or ``"rss<=400MB"``; see ``docs/objectives.md``.
+        percentile: Percentile of a kernel's latencies that is its cost: 50, 10 or 90.
+        accuracy_budget: Largest end-to-end error that is acceptable, relative to an output's largest magnitude. It admits
+            targets of reduced precision. None admits none.
         data: Samples of real inputs: a folder of ``.npz`` files, one ``.npz`` file with a leading axis of samples, or an
-            iterable of inputs by name, each alone or in a pair with a label. Some calibrate 8-bit kernels, some choose, and the
-            others judge; see ``docs/precision.md``.
-        metric: How answers are compared with the original model's: ``max-error``, ``cosine``, ``snr``, ``top1``, ``top5`` or
-            ``python:module:function``.
-        max_drop: Largest drop of that metric that is acceptable. Grants the search targets of reduced precision, too.
+            iterable of inputs by name, each alone or in a pair with a label. They are split: some calibrate 8-bit kernels,
+            some choose the plan, and the others judge it; see ``docs/precision.md``.
+        metric: The metric that compares outputs with those of the original model: ``max-error``, ``cosine``, ``snr``,
+            ``top1``, ``top5`` or ``python:module:function``.
+        max_drop: Largest drop of that metric that is acceptable. It admits targets of reduced precision, too.
         front: Compare plans for several accuracy budgets, and report the fastest for each.
-        measure_budget: Measure at most so many kernels; None is, for a fast search, a ninth of those that there are, but at
+        measure_budget: Largest number of kernels to measure. With None, a fast search measures a ninth of all kernels, but at
             least 14 and at most 80. Kernels whose timing is known do not count.
-        remeasure: Measure anew what the database knows.
-        finalists: How many mixed partitionings are raced end to end against the single toolchains.
-        finals: Race end to end at all. Without, the plan of the least predicted cost is returned.
-        min_gain: Stop searching when even the most hopeful plan is not this share better than the best measured one.
-        fusion: How deep kernels may be, and how each toolchain's operators are joined; None is what follows from each. A
-            target whose toolchain, or depth, is named here has no kernels but those that its rule proposes, alone as well.
-        launch_penalties_s: Seconds that each kernel of a toolchain costs beyond its own, by the toolchain's name; of others
-            they are measured. Which target is preferred where costs are equal is the order of the menu.
-        seed: Seed of made-up inputs.
-        devices: Where operators run and outputs lie: the path of a plan of devices in TOML, or what was read of one. None
-            is what annotations in the model say, if there are any.
-        plan: Build exactly this plan: the path of a plan file, or what was read of one. Nothing is searched.
+        remeasure: Ignore stored timings and measure again.
+        finalists: Number of mixed plans that are compared end to end with the single toolchains.
+        finals: False skips the end-to-end comparison, and returns the plan with the lowest predicted cost.
+        min_gain: The search stops when the most promising plan is better than the best measured one by less than this share.
+        fusion: Depth of kernels and fusion style by toolchain. None uses each toolchain's default. If a toolchain is named
+            here, its targets have only the kernels that the rule proposes, also as single toolchains.
+        launch_penalties_s: Seconds that each kernel of a toolchain costs in addition to its own time, by the toolchain's
+            name. For other toolchains they are measured. Among equal costs, the order of the menu decides.
+        seed: Seed of generated inputs.
+        devices: Devices of operators and outputs: the path of a plan of devices in TOML, or the plan. None uses the
+            annotations in the model, if there are any.
+        plan: Build exactly this plan: the path of a plan file, or the plan. Nothing is searched.
         plan_out: Write the plan of the result to this file.
         force: Operators that only one target may run, as ``"/Resize:llvm"``: a name or a type, with ``*`` and ``?``.
         forbid: Operators that a target may not run, as ``"openvino:TopK"``.
-        allow_host: Let the host run the whole model, unoptimised, where no target of the menu runs any of it. Otherwise that
-            is refused.
-        baseline: What the user has, and gains are told over: the original file on ``onnxruntime`` with its defaults,
+        allow_host: If no target of the menu runs any operator, run the model on the host, without optimisations. Otherwise
+            such a model is refused.
+        baseline: The baseline of the gains: the original file on ``onnxruntime`` with its defaults,
             the original model on another target, or ``none``.
-        passes: How the model is prepared, as a pipeline: names of passes with commas between them, see
-            ``transform.parse_pipeline``. Which of them run is also up to the ``PassContext`` around ``compile``.
+        passes: The passes that prepare the model: names with commas between them, see ``transform.parse_pipeline``. The
+            ``PassContext`` around ``compile`` also affects which of them run.
     """
 
     threads: int = 0
@@ -139,7 +140,7 @@ class CompileOptions:
         if not self.finals and (bounds or self.objective != "latency"):
             raise UsageError("objectives and limits are measured end to end: they do not go with finals=False")
         if self.plan is not None and (self.force or self.forbid):
-            raise UsageError("a plan says of every operator what runs it: force and forbid do not go with it")
+            raise UsageError("a plan assigns every operator: force and forbid cannot be combined with it")
         if self.percentile not in (10, 50, 90):
             raise UsageError(f"percentile {self.percentile}: latencies are kept at percentiles 10, 50 and 90")
         if self.accuracy_budget is not None and not 0 <= self.accuracy_budget < 1:

@@ -145,7 +145,7 @@ def test_saved_and_loaded_again(compiled: collage.Executable, feeds: dict, tmp_p
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-7)
     compiled.save(path)  # An artefact may be replaced; anything else may not.
     (tmp_path / "precious").mkdir()
-    with pytest.raises(UsageError, match="no artefact"):
+    with pytest.raises(UsageError, match="not an artefact"):
         compiled.save(tmp_path / "precious")
 
 

@@ -145,7 +145,7 @@ def test_an_operator_that_the_forced_target_refuses_is_told_with_the_reason(tmp_
 
 
 def test_a_plan_and_choices_do_not_go_together() -> None:
-    with pytest.raises(UsageError, match="do not go with it"):
+    with pytest.raises(UsageError, match="cannot be combined with it"):
         collage.CompileOptions(plan=PlanFile(()), force=("a:b",))
 
 

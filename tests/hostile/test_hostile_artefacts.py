@@ -80,10 +80,10 @@ def test_every_file_is_watched(folder: Path, name: str) -> None:
     refused(folder)
     path.unlink()
     path.symlink_to(DATA / "schema_1.collage" / name)
-    assert "no plain file" in refused(folder)
+    assert "not a plain file" in refused(folder)
     path.unlink()
     path.mkdir()
-    assert "no plain file" in refused(folder)
+    assert "not a plain file" in refused(folder)
 
 
 def test_what_the_manifest_does_not_list_is_refused(folder: Path) -> None:
@@ -275,8 +275,8 @@ ZIPS: dict[str, tuple[str, Callable[[zipfile.ZipFile], None]]] = {
     "a path of another system": ("plain file names", named("..\\evil")),
     "a drive": ("plain file names", named("C:evil")),
     "no name": ("plain file names", named("")),
-    "a link": ("no plain file", linked("link", "/etc/passwd")),
-    "a pipe": ("no plain file", lambda archive: archive.writestr(_pipe(), b"")),
+    "a link": ("not a plain file", linked("link", "/etc/passwd")),
+    "a pipe": ("not a plain file", lambda archive: archive.writestr(_pipe(), b"")),
     "an extra file": ("does not list", named("extra")),
 }
 

@@ -352,7 +352,7 @@ def test_sums_of_products_of_lengths_that_are_told_apart(
 @pytest.mark.parametrize(("other", "equation"), [("5,3,4", "bij,bik->bjk"), ("M,3,4", "...ij,...ik->...jk")])
 def test_a_letter_of_two_lengths_that_may_be_one_is_refused(other: str, equation: str, tmp_path: Path) -> None:
     text = f'(float[N,3,2] x, float[{other}] z) => (float[B,2,4] y) {{y = Einsum <equation = "{equation}"> (x, z)}}'
-    with pytest.raises(Unsupported, match=r"cannot tell which of N and .* is the length"):
+    with pytest.raises(Unsupported, match=r"cannot decide which of N and .* is the length"):
         TvmToolchain().compile(parsed_kernel("einsum", text), TARGET, tmp_path)
 
 
@@ -414,7 +414,7 @@ def test_convolutions_of_one_dimension_have_a_rank_too(tmp_path: Path) -> None:
 
 def test_expand_is_refused_where_either_may_be_one(tmp_path: Path) -> None:
     text = "(float[N,4] x, float[M,4] z) => (float[K,4] y) {s = Shape (z) y = Expand (x, s)}"
-    with pytest.raises(Unsupported, match="cannot tell whether a length of N is kept or repeated, to M"):
+    with pytest.raises(Unsupported, match="cannot decide if a length of N is kept or broadcast to M"):
         TvmToolchain().compile(parsed_kernel("expand", text), TARGET, tmp_path)
 
 

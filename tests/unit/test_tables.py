@@ -24,11 +24,11 @@ def bench_table(*medians_us: float | None) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("medians_us", "said"),
     [
-        ((34.0, 51.0, 33.0), "1 µs longer: the call itself"),
+        ((34.0, 51.0, 33.0), "1 µs longer than the best: calling"),
         ((30.0, 51.0, 33.0), ""),
         ((33.0, 51.0, 33.0), ""),
         ((84.0, None, 33.0), ""),
-        ((48.0, None, 33.0), "15 µs longer: the call itself"),
+        ((48.0, None, 33.0), "15 µs longer than the best: calling"),
     ],
 )
 def test_bench_says_what_may_be_the_call_itself(

@@ -60,7 +60,7 @@ EXPLAIN_HELP = """Explain an artefact: what runs it, what lost and by how much, 
 
 
 def run(
-    artefact: Annotated[Path, typer.Argument(help="What compile wrote: a folder, or a zip of it.")],
+    artefact: Annotated[Path, typer.Argument(help="An artefact: a folder, or a zip of it.")],
     input_: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="NAME=FILE.npy", help="A tensor for an input; may be repeated."),
@@ -100,21 +100,23 @@ def run(
 
 
 def bench(
-    artefact: Annotated[Path, typer.Argument(help="What compile wrote.")],
+    artefact: Annotated[Path, typer.Argument(help="An artefact.")],
     against: Annotated[
         list[str] | None, typer.Option("--against", metavar="T", help="A target; may be repeated. Default: its menu.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=3, help="Rounds; each contestant has one turn in each.")] = 15,
+    rounds: Annotated[int, typer.Option(min=3, help="Number of rounds. Each row runs once in each.")] = 15,
     concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Callers at once: runs per second, and latencies under that load.")
+        int | None,
+        typer.Option(
+            min=1, help="Number of callers at the same time: measures runs per second and latencies under that load."
+        ),
     ] = None,
-    duration: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How long each contestant serves in all, e.g. 10s.")
-    ] = None,
+    duration: Annotated[str | None, typer.Option(metavar="TIME", help="Total time of each row, e.g. 10s.")] = None,
     dim: Occasions = None,
     input_: Inputs = None,
     model: Annotated[
-        Path | None, typer.Option(metavar="FILE.onnx", help="What it was compiled from, if it is not found from here.")
+        Path | None,
+        typer.Option(metavar="FILE.onnx", help="The model that it was compiled from, if its path has changed."),
     ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -155,12 +157,13 @@ def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="The artefact to compare with.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="The other artefact.")],
     model: Annotated[
-        Path | None, typer.Argument(metavar="[MODEL]", help="What A was compiled from, if it is not found from here.")
+        Path | None,
+        typer.Argument(metavar="[MODEL]", help="The model that A was compiled from, if its path has changed."),
     ] = None,
     fail_below: Annotated[
-        float | None, typer.Option(metavar="X", min=0.0, help="Exit with 6 where B is less than X times as fast as A.")
+        float | None, typer.Option(metavar="X", min=0.0, help="Exit with 6 if B is less than X times as fast as A.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=6, help="Rounds; each artefact has one turn in each.")] = 15,
+    rounds: Annotated[int, typer.Option(min=6, help="Number of rounds. Each artefact runs once in each.")] = 15,
     dim: Occasions = None,
     input_: Inputs = None,
     json: Json = False,
@@ -179,15 +182,21 @@ def compare(
 
 
 def explain(
-    artefact: Annotated[Path, typer.Argument(help="What compile wrote.")],
+    artefact: Annotated[Path, typer.Argument(help="An artefact.")],
     node: Annotated[
-        str | None, typer.Option("--node", metavar="NAME", help="Every candidate with this operator; or #INDEX.")
+        str | None,
+        typer.Option(
+            "--node", metavar="NAME", help="List all candidates with this operator, given by its name or #INDEX."
+        ),
     ] = None,
     against: Annotated[
         str | None, typer.Option("--against", metavar="T", help="With --node: only candidates for this target.")
     ] = None,
     target: Annotated[
-        str | None, typer.Option("--target", "-t", metavar="T", help="What a target was offered, took, and got wrong.")
+        str | None,
+        typer.Option(
+            "--target", "-t", metavar="T", help="List the candidates that a target took, refused or computed wrongly."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

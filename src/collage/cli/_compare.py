@@ -22,7 +22,7 @@ def show_comparison(found: Mapping[str, Any], fail_below: float | None, *, json:
     """Print a comparison.
 
     Args:
-        found: What ``compare_artefacts`` returned.
+        found: The result of ``compare_artefacts``.
         fail_below: The least speed-up of the second artefact that is not a regression; None if none is.
         json: Print JSON.
 

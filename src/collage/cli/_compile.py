@@ -73,7 +73,7 @@ def compile_(
     context: typer.Context,
     model: Annotated[Path, typer.Argument(help="An ONNX file.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Where to write the artefact: a folder, a .zip, or a URL.")
+        Path | None, typer.Option("-o", "--output", help="The artefact to write: a folder, a .zip, or a URL.")
     ] = None,
     config: Annotated[
         Path | None,
@@ -81,7 +81,7 @@ def compile_(
             metavar="FILE.toml",
             callback=apply_config,
             is_eager=True,
-            help="Options from this file; default: collage.toml, if it is here. See docs/plans.md.",
+            help="Read options from this file. Default: collage.toml in the current folder. See docs/plans.md.",
         ),
     ] = None,
     target: Targets = None,
@@ -91,14 +91,14 @@ def compile_(
     input_: Inputs = None,
     threads: Threads = 0,
     time_budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="What compiling should take in all, e.g. 90s or 5m.")
+        str | None, typer.Option(metavar="TIME", help="Total time of the compilation, e.g. 90s or 5m.")
     ] = None,
     tune: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="How long to tune kernels, where a toolchain can and it promises a gain."),
+        typer.Option(metavar="TIME", help="Time for tuning kernels, if a toolchain can tune and a gain is expected."),
     ] = None,
     use_tuned: Annotated[
-        bool, typer.Option("--use-tuned/--no-tuned", help="Whether kernels that were tuned before take part.")
+        bool, typer.Option("--use-tuned/--no-tuned", help="Use kernels that were tuned before.")
     ] = True,
     accuracy_budget: Annotated[
         float | None,
@@ -109,7 +109,7 @@ def compile_(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER|FILE.npz", help="Samples of real inputs, to calibrate and to judge on."),
+        typer.Option(metavar="FOLDER|FILE.npz", help="Samples of real inputs, for calibration and for judging plans."),
     ] = None,
     metric: Annotated[
         str | None,
@@ -119,10 +119,8 @@ def compile_(
         float | None,
         typer.Option(metavar="DROP", help="Largest drop of the metric, e.g. 0.01; admits bf16 and int8 kernels."),
     ] = None,
-    front: Annotated[
-        bool, typer.Option("--front", help="Show time against error for several accuracy budgets.")
-    ] = False,
-    measure_budget: Annotated[int | None, typer.Option(min=0, help="Measure at most so many kernels.")] = None,
+    front: Annotated[bool, typer.Option("--front", help="Show times and errors for several accuracy budgets.")] = False,
+    measure_budget: Annotated[int | None, typer.Option(min=0, help="Largest number of kernels to measure.")] = None,
     search: Annotated[
         Literal["fast", "proof", "exhaustive"],
         typer.Option(
@@ -138,24 +136,33 @@ def compile_(
     ] = "lazy",
     objective: Annotated[
         Literal["latency", "throughput", "memory", "size"],
-        typer.Option(help="What decides: latency, runs per second, resident set, or bytes; see docs/objectives.md."),
+        typer.Option(help="The figure to optimise; see docs/objectives.md."),
     ] = "latency",
     limit: Annotated[
         list[str] | None,
-        typer.Option(metavar="Q<=V", help="A bound to keep: p99<=20ms, rss<=400MB, size<=10MB, throughput>=50/s."),
+        typer.Option(
+            metavar="Q<=V", help="A limit for the result: p99<=20ms, rss<=400MB, size<=10MB, throughput>=50/s."
+        ),
     ] = None,
     percentile: Annotated[
-        Literal["10", "50", "90"], typer.Option(help="Percentile of a kernel's latencies that is its cost.")
+        Literal["10", "50", "90"],
+        typer.Option(help="Percentile of a kernel's latencies that the search uses as its cost."),
     ] = "50",
     recipe_only: Annotated[
-        bool, typer.Option("--recipe-only", help="Leave compiled code out: kernels are built where it is loaded.")
+        bool,
+        typer.Option(
+            "--recipe-only", help="Leave compiled code out. Then kernels are built when the artefact is loaded."
+        ),
     ] = False,
-    remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure anew, even what is known.")] = False,
+    remeasure: Annotated[bool, typer.Option("--remeasure", help="Ignore stored timings and measure again.")] = False,
     devices: Annotated[
-        Path | None, typer.Option(metavar="PLAN.toml", help="Which operators run on which device; see docs/devices.md.")
+        Path | None, typer.Option(metavar="PLAN.toml", help="A plan of devices; see docs/devices.md.")
     ] = None,
     allow_host: Annotated[
-        bool, typer.Option("--allow-host", help="Let the host run it all, unoptimised, where no target runs any of it.")
+        bool,
+        typer.Option(
+            "--allow-host", help="If no target runs any operator, run the model on the host, without optimisations."
+        ),
     ] = False,
     fusion_style: FusionStyles = None,
     native_max_depth: NativeMaxDepth = None,
@@ -163,7 +170,7 @@ def compile_(
     max_candidates: MaxCandidates = None,
     launch_penalty: LaunchPenalties = None,
     passes: Annotated[
-        str, typer.Option(metavar="A,B{k=v}", help="How the model is prepared; `prepare` is what is done by default.")
+        str, typer.Option(metavar="A,B{k=v}", help="Passes that prepare the model. The default is `prepare`.")
     ] = "prepare",
     opt_level: OptLevel = None,
     disable_pass: DisabledPasses = None,
@@ -191,7 +198,7 @@ def compile_(
         str,
         typer.Option(
             metavar="T",
-            help="What you have, to tell gains over: the original file on onnxruntime, another target, or none.",
+            help="Baseline of the reported gain: the original file on onnxruntime, another target, or none.",
         ),
     ] = "onnxruntime",
     on: On = None,

@@ -33,29 +33,29 @@ FusionStyles = Annotated[
     typer.Option(
         "--fusion-style",
         metavar="TOOLCHAIN=STYLE",
-        help="How a toolchain's operators become kernels: none, classic, arbitrary or regions; may be repeated.",
+        help="Fusion style of a toolchain: none, classic, arbitrary or regions; may be repeated.",
     ),
 ]
 MaxDepth = Annotated[
     int | None,
-    typer.Option(min=0, help="Most operators on a path through a kernel of a toolchain; 0 removes the limit."),
+    typer.Option(min=0, help="Largest depth of a kernel of a toolchain, in operators; 0 removes the limit."),
 ]
 NativeMaxDepth = Annotated[
     int | None,
-    typer.Option(min=0, help="Most operators on a path through a kernel of native code; 0 removes the limit."),
+    typer.Option(min=0, help="Largest depth of a kernel of native code, in operators; 0 removes the limit."),
 ]
 MaxCandidates = Annotated[
-    int | None, typer.Option(min=0, help="Most kernels of several operators that a rule may propose for a target.")
+    int | None, typer.Option(min=0, help="Largest number of candidates of several operators for a target.")
 ]
 LaunchPenalties = Annotated[
     list[str] | None,
     typer.Option(
         "--launch-penalty",
         metavar="TOOLCHAIN=US",
-        help="Microseconds that each kernel costs beyond its own; may be repeated. Default: measured.",
+        help="Microseconds that each kernel costs in addition to its own time; may be repeated. Default: measured.",
     ),
 ]
-OptLevel = Annotated[int | None, typer.Option(min=0, max=3, help="Passes up to this level run; 2 if not given.")]
+OptLevel = Annotated[int | None, typer.Option(min=0, max=3, help="Highest level of passes that run. Default: 2.")]
 DisabledPasses = Annotated[
     list[str] | None, typer.Option("--disable-pass", metavar="NAME", help="A pass that must not run; may be repeated.")
 ]

@@ -72,7 +72,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not TOML: {str(error)[:200]}") from error
     if unknown := sorted(set(data) - {_TABLE}):
-        raise UsageError(f"{path}: {unknown[0]!r} is not known: options stand in the table [{_TABLE}]")
+        raise UsageError(f"{path}: {unknown[0]!r} is not known: options belong into the table [{_TABLE}]")
     table = data.get(_TABLE, {})
     if not isinstance(table, dict):
         raise UsageError(f"{path}: {_TABLE!r} is not a table")

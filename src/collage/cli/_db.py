@@ -28,7 +28,7 @@ _SCHEMA = 1
 
 db = typer.Typer(
     name="db",
-    help="Look into the timing database, clean it, and share what it knows.",
+    help="Inspect, clean and share the timing database.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -36,15 +36,16 @@ db = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Url = Annotated[str | None, typer.Option("--db", metavar="URL", help="Timing database: a file or an SQLAlchemy URL.")]
 TargetOption = Annotated[
-    str | None, typer.Option("--target", "-t", metavar="T", help="Of this target or toolchain only.")
+    str | None, typer.Option("--target", "-t", metavar="T", help="Only timings of this target or toolchain.")
 ]
 StatusOption = Annotated[
-    str | None, typer.Option("--status", metavar="S", help="Of this status only: ok, crash, 'time-out', wrong, ...")
+    str | None,
+    typer.Option("--status", metavar="S", help="Only timings with this status: ok, crash, 'time-out', wrong, ..."),
 ]
 
 
 @db.command(
-    help="""Count what is known, of what kind and from where, and check the file.
+    help="""Count timings and facts by kind and origin, and check the file.
 
     Examples:
 
@@ -79,7 +80,7 @@ def stats(url: Url = None, json: Json = False) -> None:
 
 
 @db.command(
-    help="""List timings; with the beginning of a digest, everything about one.
+    help="""List timings. With the first characters of a digest, show one in full.
 
     Examples:
 
@@ -91,10 +92,10 @@ def stats(url: Url = None, json: Json = False) -> None:
     """
 )
 def show(
-    digest: Annotated[str | None, typer.Argument(help="How the digest of a timing begins.")] = None,
+    digest: Annotated[str | None, typer.Argument(help="First characters of the digest of a timing.")] = None,
     target: TargetOption = None,
     status: StatusOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Number of timings to list, the newest first.")] = 50,
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -121,7 +122,7 @@ def show(
 
 @db.command(
     "explain-miss",
-    help="""Say why a timing is not known: which part of its key differs from the nearest stored one.
+    help="""Explain why a timing is not known: show the part of its key that differs from the nearest stored one.
 
     For a model, as each target would run it alone; or for a stored timing, against the nearest other one. Examples:
 
@@ -131,7 +132,9 @@ def show(
     """,
 )
 def explain_miss(
-    what: Annotated[str, typer.Argument(metavar="MODEL|DIGEST", help="An ONNX file, or how a digest begins.")],
+    what: Annotated[
+        str, typer.Argument(metavar="MODEL|DIGEST", help="An ONNX file, or the first characters of a digest.")
+    ],
     target: Annotated[
         list[str] | None, typer.Option("--target", "-t", metavar="T", help="A target or alias; may be repeated.")
     ] = None,
@@ -164,7 +167,7 @@ def explain_miss(
 
 
 @db.command(
-    help="""Write everything that is known as text, for others or for another machine; no model, weight or binary is in it.
+    help="""Write all timings and facts as text, for other people or machines. It contains no models, weights or binaries.
 
     Examples:
 
@@ -174,7 +177,7 @@ def explain_miss(
     """
 )
 def export(
-    file: Annotated[str, typer.Argument(help="Where to: a file or a URL; - is the standard output.")],
+    file: Annotated[str, typer.Argument(help="The file or URL to write; - is standard output.")],
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -196,7 +199,7 @@ def export(
 
 @db.command(
     "import",
-    help="""Take what `collage db export` wrote. Every line is checked first; a bad one, and nothing is taken.
+    help="""Import a file of `collage db export`. All lines are checked first. If one is bad, nothing is imported.
 
     What is taken is marked as imported. It spares measuring kernels, and never decides a race: finalists are always timed
     on this machine. Examples:
@@ -207,7 +210,7 @@ def export(
     """,
 )
 def import_(
-    file: Annotated[str, typer.Argument(help="Where from: a file or a URL; - is the standard input.")],
+    file: Annotated[str, typer.Argument(help="The file or URL to read; - is standard input.")],
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -223,7 +226,7 @@ def import_(
 
 
 @db.command(
-    help="""Take what another database knows: a file, here or at a URL, or a server.
+    help="""Copy the rows of another database into this one: of a file, here or at a URL, or of a server.
 
     Rows keep their origin. The other database is not changed. Examples:
 
@@ -248,7 +251,7 @@ def merge(
 
 
 @db.command(
-    help="""Remove timings and facts. Whatever is given must apply; something must be given.
+    help="""Remove the timings and facts that match all given options. At least one option must be given.
 
     Examples:
 
@@ -264,15 +267,20 @@ def merge(
     """
 )
 def prune(
-    older_than: Annotated[str | None, typer.Option(metavar="AGE", help="Older than this, e.g. 12h, 90d or 8w.")] = None,
-    machine: Annotated[
-        str | None, typer.Option(help="Of the machine of this fingerprint or origin, see stats.")
+    older_than: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Only rows older than this, e.g. 12h, 90d or 8w.")
     ] = None,
-    build: Annotated[str | None, typer.Option(metavar="TEXT", help="Toolchain builds with this text in them.")] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(help="Only timings of the machine with this fingerprint or origin, see `collage db stats`."),
+    ] = None,
+    build: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only timings of toolchain builds whose name contains this text.")
+    ] = None,
     target: TargetOption = None,
     status: StatusOption = None,
-    kind: Annotated[str | None, typer.Option(help="Facts of this kind only, see stats.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    kind: Annotated[str | None, typer.Option(help="Only facts of this kind, see `collage db stats`.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the rows, and remove nothing.")] = False,
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -283,7 +291,7 @@ def prune(
     before_s = None if older_than is None else time.time() - read_age_s(older_than)
     choice = Choice(before_s, machine, build, target, status, kind)
     if choice == Choice():
-        raise UsageError("say what to remove, such as --older-than 90d (see collage db prune --help)")
+        raise UsageError("name the rows to remove, such as --older-than 90d (see collage db prune --help)")
     with _opened(url) as database:
         timings, facts = prune_(database, choice, dry_run=dry_run)
     if json:

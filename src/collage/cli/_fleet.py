@@ -44,7 +44,10 @@ On = Annotated[
     typer.Option("--on", metavar="RAY", help="Compile and measure on a node of this cluster; see docs/fleet.md."),
 ]
 MachineName = Annotated[
-    str | None, typer.Option("--machine", metavar="TYPE", help="With --on: the type of machine, as its file names it.")
+    str | None,
+    typer.Option(
+        "--machine", metavar="TYPE", help="With --on: the type of machine, as named in the file of --machines."
+    ),
 ]
 MachinesFile = Annotated[
     Path | None, typer.Option("--machines", metavar="FLEET.toml", help="With --on: the types of machines.")
@@ -56,7 +59,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 @fleet.command(
     "compile",
-    help="""Compile each model for each type of machine; what is settled stays, and the same command continues.
+    help="""Compile each model for each type of machine. Finished tasks stay, and the same command continues.
 
     Examples:
 
@@ -75,10 +78,10 @@ def compile_(
         Path | None, typer.Option(metavar="FLEET.toml", help="Types of machines, and options; see docs/fleet.md.")
     ] = None,
     db: Url = None,
-    tries: Annotated[int, typer.Option(min=1, help="Tries that may fail for one task.")] = 4,
-    limit: Annotated[str, typer.Option(metavar="TIME", help="How long one try may take.")] = "4h",
+    tries: Annotated[int, typer.Option(min=1, help="Number of failures after which a task fails for good.")] = 4,
+    limit: Annotated[str, typer.Option(metavar="TIME", help="Time limit of one try.")] = "4h",
     patience: Annotated[
-        str, typer.Option(metavar="TIME", help="How long to wait without any progress, as without a node.")
+        str, typer.Option(metavar="TIME", help="Time to wait without progress, for example without a node.")
     ] = "30m",
     quiet: Quiet = False,
     json: Json = False,
@@ -115,7 +118,7 @@ def compile_(
 
 
 @fleet.command(
-    help="""List tasks: what came of each, and which artefacts are stale, as a toolchain has changed since, or replaced.
+    help="""List tasks with their results. An artefact is stale if a toolchain has changed since, or was replaced.
 
     Examples:
 
@@ -126,7 +129,9 @@ def compile_(
 )
 def status(
     output: Folder = None,
-    state: Annotated[str | None, typer.Option("--state", help="Of this state only, or `stale`, or `replaced`.")] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", help="Only tasks in this state, or `stale`, or `replaced`.")
+    ] = None,
     db: Url = None,
     json: Json = False,
 ) -> None:
@@ -152,7 +157,7 @@ def status(
 
 
 @fleet.command(
-    help="""Have tasks done anew that failed, were cancelled, or are stale; the next `fleet compile` does them.
+    help="""Mark tasks that failed, were cancelled or are stale. The next `fleet compile` runs them again.
 
     Examples:
 
@@ -164,7 +169,7 @@ def status(
 def retry(
     names: Names = None,
     output: Folder = None,
-    stale: Annotated[bool, typer.Option("--stale", help="Also those whose toolchains have changed since.")] = False,
+    stale: Annotated[bool, typer.Option("--stale", help="Also tasks whose toolchains have changed since.")] = False,
     db: Url = None,
 ) -> None:
     """Try tasks again."""
@@ -175,7 +180,7 @@ def retry(
 
 
 @fleet.command(
-    help="""Cancel tasks that are not settled; a driver that works on them calls them off.
+    help="""Cancel tasks that are not finished. A running driver stops them.
 
     Examples:
 
@@ -219,7 +224,7 @@ def machines(on: Address = "local", json: Json = False) -> None:
 
 
 @fleet.command(
-    help="""Join this machine to a cluster as a node that measures. It says its fingerprint, and begins `ray start`.
+    help="""Join this machine to a cluster as a node that measures. The command prints its fingerprint and runs `ray start`.
 
     Examples:
 
@@ -230,7 +235,10 @@ def join(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The head of the cluster.")],
     machine: Annotated[str, typer.Option("--machine", metavar="TYPE", help="The type of this machine.")],
     slots: Annotated[
-        int, typer.Option(min=1, help="Models that are compiled at once. They are timed one at a time.")
+        int,
+        typer.Option(
+            min=1, help="Number of models that are compiled at the same time. Kernels are timed one at a time."
+        ),
     ] = 1,
 ) -> None:
     """Join a cluster."""

@@ -56,7 +56,7 @@ ENV_HELP = """Describe this machine and installation; copy it into a bug report.
 
 def inspect(
     model: Annotated[Path, typer.Argument(help="An ONNX file, or an artefact.")],
-    coverage: Annotated[bool, typer.Option("--coverage", help="Ask each toolchain about each operator.")] = False,
+    coverage: Annotated[bool, typer.Option("--coverage", help="Show which toolchain supports which operator.")] = False,
     target: Targets = None,
     db: Db = None,
     dim: Occasions = None,

@@ -32,7 +32,7 @@ Occasions = Annotated[
     typer.Option(
         "--dim",
         metavar="NAME=V[:W,V:W...]",
-        help="Representative length of a symbolic dimension; or several, with how often each is met.",
+        help="Representative length of a symbolic dimension, or several with weights.",
     ),
 ]
 Inputs = Annotated[
@@ -41,5 +41,5 @@ Inputs = Annotated[
 ]
 Fixed = Annotated[
     list[str] | None,
-    typer.Option("--fix", metavar="NAME=V", help="The one length that a symbolic dimension is to have; often faster."),
+    typer.Option("--fix", metavar="NAME=V", help="Fixed length of a symbolic dimension; often faster."),
 ]

@@ -33,7 +33,7 @@ UNPACK_HELP = """Write one plan of a pack as the artefact that was packed.
 """
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
-Output = Annotated[Path, typer.Option("-o", "--output", help="Where to write: a folder, a .zip, or a URL.")]
+Output = Annotated[Path, typer.Option("-o", "--output", help="The output: a folder, a .zip, or a URL.")]
 
 
 def pack(
@@ -57,9 +57,9 @@ def pack(
 
 
 def unpack(
-    artefact: Annotated[Path, typer.Argument(help="What pack wrote.")],
+    artefact: Annotated[Path, typer.Argument(help="A pack.")],
     machine: Annotated[
-        str, typer.Option("--machine", metavar="FINGERPRINT", help="How the fingerprint of the machine begins.")
+        str, typer.Option("--machine", metavar="FINGERPRINT", help="First characters of the machine's fingerprint.")
     ],
     output: Output,
     json: Json = False,

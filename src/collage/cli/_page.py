@@ -39,9 +39,9 @@ _BY_SUFFIX: Mapping[str, _Format] = {".html": "html", ".htm": "html", ".svg": "s
 
 
 def report(
-    artefact: Annotated[Path, typer.Argument(help="What compile wrote: a folder, or a zip of it.")],
+    artefact: Annotated[Path, typer.Argument(help="An artefact: a folder, or a zip of it.")],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write; - is standard output.")
+        Path, typer.Option("-o", "--output", metavar="FILE", help="The output file; - is standard output.")
     ],
     format_: Annotated[
         _Format | None,
@@ -68,7 +68,7 @@ def report(
     chosen = format_ or _BY_SUFFIX.get(output.suffix.lower())
     if chosen is None:
         raise UsageError(
-            f"cannot tell the format from {output.name!r}; add --format html, svg, dot, perfetto or netron"
+            f"cannot derive the format from {output.name!r}; add --format html, svg, dot, perfetto or netron"
         )
     if (input_ or dim) and chosen != "perfetto":
         raise UsageError(f"--input and --dim are for --format perfetto, which runs the model; {chosen} does not")

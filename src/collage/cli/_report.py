@@ -161,7 +161,8 @@ def print_bench(table: Mapping[str, Any]) -> None:
         )
         if 0 < longer_us <= _CALL_US:
             console.print(
-                f"{longer_us:.0f} µs longer: the call itself may take up to {_CALL_US:.0f} µs", highlight=False
+                f"{longer_us:.0f} µs longer than the best: calling an artefact may take up to {_CALL_US:.0f} µs",
+                highlight=False,
             )
 
 
@@ -221,7 +222,7 @@ def print_inspection(found: Mapping[str, Any]) -> None:
         for op_type, count in found["operators"].items()
     ]
     console.print(
-        _table("operators, and how many of them each target takes", columns, rows, right=range(1, len(columns)))
+        _table("operators, and the number of them that each target takes", columns, rows, right=range(1, len(columns)))
     )
     for row in found["coverage"]:
         for refusal in row["refused"]:

@@ -19,7 +19,7 @@ _SCHEMA = 1
 
 store = typer.Typer(
     name="store",
-    help="Keep artefacts by name in a folder or on an object store, equal files once.",
+    help="Store artefacts by name in a folder or an object store. Equal files are stored once.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -45,7 +45,7 @@ Reference = Annotated[str, typer.Argument(metavar="NAME", help="Its name, or sha
     """
 )
 def put(
-    artefact: Annotated[Path, typer.Argument(help="What compile or pack wrote.")],
+    artefact: Annotated[Path, typer.Argument(help="An artefact or a pack.")],
     name: Annotated[str, typer.Argument(help="The name; one that exists is replaced.")],
     root: Root = None,
     json: Json = False,
@@ -71,7 +71,7 @@ def put(
 )
 def get(
     reference: Reference,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write: a folder, or a .zip.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The output: a folder, or a .zip.")],
     root: Root = None,
     json: Json = False,
 ) -> None:
@@ -105,7 +105,7 @@ def list_(root: Root = None, json: Json = False) -> None:
 
 
 @store.command(
-    help="""Read everything in the store and compare it with its digest. Exit code 5 tells that something is damaged.
+    help="""Read everything in the store and compare it with its digest. The exit code is 5 if something is damaged.
 
     Examples:
 
@@ -162,8 +162,8 @@ def remove(name: Reference, root: Root = None) -> None:
 )
 def gc(
     root: Root = None,
-    older_than: Annotated[str, typer.Option(metavar="AGE", help="Older than this, e.g. 12h or 7d.")] = "1d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    older_than: Annotated[str, typer.Option(metavar="AGE", help="Only files older than this, e.g. 12h or 7d.")] = "1d",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the rows, and remove nothing.")] = False,
     json: Json = False,
 ) -> None:
     """Collect garbage."""

@@ -27,7 +27,7 @@ def _group() -> None:
 
 
 @toolchain.command(
-    help="""Check that a toolchain keeps the contract: right answers, honest refusals, nothing written elsewhere.
+    help="""Test that a toolchain keeps the contract: right results, refusals of what it computes wrongly, no writes elsewhere.
 
     These are the tests of `collage.testing.ToolchainTestCase`; they take minutes. Examples:
 
@@ -46,7 +46,7 @@ def check(
         list[str] | None, typer.Option(metavar="KERNEL", help="It refuses this common kernel; may be repeated.")
     ] = None,
     differs: Annotated[
-        list[str] | None, typer.Option(metavar="CASE", help="Its answer is its own in this edge case; may be repeated.")
+        list[str] | None, typer.Option(metavar="CASE", help="Its result differs in this edge case; may be repeated.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> None:

@@ -68,7 +68,7 @@ def autotune(
 
     Args:
         problem: The model.
-        costs: What kernels cost; a search was held before.
+        costs: Costs of kernels; a search was held before.
         records: Tunes kernels, and knows what was tuned.
         index: The candidates of that search.
     """
@@ -89,7 +89,7 @@ def autotune(
             except ToolchainError as error:
                 costs.say(f"not tuned: {error}")
     except KeyboardInterrupt:
-        costs.say("interrupted: going on with what was tuned so far")
+        costs.say("interrupted: continuing with the kernels that were tuned so far")
     return CandidateKernelIndex([*index, *tuned])
 
 

@@ -27,7 +27,7 @@ class SearchBudget:
     """Of all searches of one compilation together.
 
     Args:
-        options: What the user grants.
+        options: The options of the user.
         comparison_plan: How plans will be compared, for which time has to be left.
 
     Attributes:

@@ -59,19 +59,19 @@ def build(
     workers: dict[str, Worker] | None = None,
     say: Say = lambda _: None,
 ) -> Executable:
-    """Build a partitioned model as it stands: its kernels become kernels, and the host runs what is in none.
+    """Build a partitioned model without a search: its functions become kernels, and the host runs all other operators.
 
     Nothing is searched and nothing is compared with other plans. Outputs are compared with those of the same model without
-    its partitioning, on the inputs of the options or made-up ones.
+    its partitioning, on the inputs of the options or on generated ones.
 
     Args:
-        model: What ``CollageFuseOps`` or ``partition_for`` return, or the path, bytes or ``ModelProto`` of such a model. With
+        model: A result of ``CollageFuseOps`` or ``partition_for``, or the path, bytes or ``ModelProto`` of such a model. With
             a plan: any model that ``compile`` takes.
-        plan: A plan file, or its path. It says what the kernels of the prepared model are.
-        options: See ``CompileOptions``; threads, inputs, lengths and the database count.
-        toolchains: Where toolchains are found; the installed ones by default.
+        plan: A plan file, or its path. It lists the kernels of the prepared model.
+        options: See ``CompileOptions``. Only threads, inputs, lengths and the database are used.
+        toolchains: The registry of toolchains; the installed ones by default.
         workers: Worker processes to use and to leave running.
-        say: Told what is going on, a line at a time.
+        say: Called with a line for each step.
 
     Raises:
         UsageError: The model has no kernels, one is for an unknown target, or the plan does not fit.
@@ -87,7 +87,7 @@ def build(
     partitioned = _typed(_named(_as_ir(model)), whole)
     if not kernels_of(partitioned):
         raise UsageError(
-            "the model has no kernels, so there is nothing to build as it stands: collage.compile finds kernels, "
+            "the model has no kernels, so there is nothing to build: collage.compile finds kernels, "
             "CollageFuseOps and partition_for make them, and a plan file names them (plan=...)"
         )
     with ExitStack() as stack:

@@ -180,7 +180,7 @@ def named_but_failed(rows: Sequence[Row], used: Sequence[str]) -> list[str]:
     names = {row.target: row for row in rows if row.kind == "single" and row.target is not None}
     return [
         f"{Target.parse(name).short}: {row.verdict}: {' '.join((row.reason or '').split())[:200]}; "
-        f"`collage explain ARTEFACT --target '{Target.parse(name).short}'` tells more"
+        f"`collage explain ARTEFACT --target '{Target.parse(name).short}'` has the details"
         for name, row in names.items()
         if row.verdict in _ALWAYS_TOLD
         or (row.verdict in ("refused", "failed", "unavailable") and not any(name == each for each in used))

@@ -35,7 +35,7 @@ def concurrent_plans(
 
     Args:
         problem: The model.
-        costs: What kernels cost.
+        costs: Costs of kernels.
         index: The candidates, each once for every device that may run it.
         cheapest: The cover of least work.
     """

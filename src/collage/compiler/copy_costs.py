@@ -66,7 +66,7 @@ def measure_copy_cost(src: Cores, dst: Cores, database: Database, remeasure: boo
     Args:
         src: The cores that write it.
         dst: The cores that read it; empty for any.
-        database: Where facts are kept.
+        database: The database that holds facts.
         remeasure: Measure anew what is known.
     """
     name = {"fact": "hand-over-1", "machine": this_machine().fingerprint, "src": list(src), "dst": list(dst)}

@@ -58,9 +58,9 @@ class CostTable:
 
     Args:
         problem: The model and the menu.
-        survey: What each target takes, and how long it needs.
+        survey: The operators that each target takes, and its time for them.
         session: Builds and measures.
-        database: Where facts about this machine are kept.
+        database: The database that holds facts about this machine.
 
     Attributes:
         budget: What all searches together may use.
@@ -68,7 +68,7 @@ class CostTable:
         overheads: What calling each target costs.
         batch_size: So many kernels are measured at once.
         say: Told what is going on, a line at a time.
-        strategy_faults: What is wrong with the user's search strategy, which is not asked again then.
+        strategy_faults: The fault with the user's search strategy, which is not asked again then.
     """
 
     def __init__(self, problem: Problem, survey: Survey, session: MeasureSession, database: Database) -> None:

@@ -70,8 +70,8 @@ class DevicePlacement:
 
     Args:
         model: The model, annotated.
-        requests: Which devices there are.
-        notes: What became of annotations while the model was prepared.
+        requests: The devices.
+        notes: Changes of annotations while the model was prepared.
 
     Raises:
         DeviceConflict: Demands contradict each other.
@@ -83,7 +83,7 @@ class DevicePlacement:
         cores: The core set of each device that has one.
         notes: As given.
         devices: The devices on which anything runs, or may run; those that win where all else is equal come first.
-        is_free: Whether there are operators that the search places.
+        is_free: True if there are operators that the search places.
     """
 
     def __init__(self, model: ir.Model, requests: DeviceRequests, notes: Sequence[str] = ()) -> None:
@@ -347,7 +347,7 @@ def _demanded(plan: DevicePlan, node: ir.Node, inside: Sequence[ir.Node]) -> SES
 def prepare_and_plan_devices(
     model: ir.Model, devices: str | Path | DeviceRequests | None, left_out: Sequence[str] = (), passes: str = "prepare"
 ) -> tuple[ir.Model, DevicePlacement | None]:
-    """Prepares a model; where devices are asked for, here or in the model, annotations survive and are planned.
+    """Prepare a model; where devices are asked for, here or in the model, annotations survive and are planned.
 
     Args:
         model: A model from ``read_model``. It gets the annotations.
@@ -392,7 +392,7 @@ def lay_out(
     Args:
         model: The partitioned model, whose kernels have a ``result_se_scope``.
         records: Its kernels.
-        placement: Where its operators run.
+        placement: The devices that its operators run on.
 
     Returns:
         The model with copies; the kernels, with the names and scopes of what they read and make; devices and copies.

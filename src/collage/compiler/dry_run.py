@@ -74,7 +74,7 @@ def dry_run(
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
         session = stack.enter_context(measure_session(toolchains, database, workspace, options, say=say))
-        say("asking toolchains what they support")
+        say("listing the operators that toolchains support")
         if options.accuracy_budget is not None:
             menu = with_reduced_precision(menu, session)
         problem = Problem.of(place_weights(prepared, workspace), menu, toolchains, options, placement)

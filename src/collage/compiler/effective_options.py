@@ -31,7 +31,7 @@ _ABOUT_TIMES = (
     "time_budget_s",
     "tune_s",
 )
-"""Options that say how kernels are timed, tuned and compared, which nothing is where an estimator tells the costs."""
+"""Options that say how kernels are timed, tuned and compared, which nothing is where the costs come from an estimator."""
 
 
 def effective_options(options: CompileOptions | None, menu: Sequence[Target], toolchains: Registry) -> CompileOptions:
@@ -67,12 +67,12 @@ def with_planned_targets(menu: Sequence[Target], options: CompileOptions | None)
 
 
 def check_estimator_options(options: CompileOptions) -> None:
-    """Refuse options that have no effect where an estimator tells the costs.
+    """Refuse options that have no effect where the costs come from an estimator.
 
     Raises:
         UsageError: One of them is set.
     """
-    refuse(options, _ABOUT_TIMES, "an estimator tells the costs")
+    refuse(options, _ABOUT_TIMES, "the costs come from an estimator")
 
 
 def refuse(options: CompileOptions, names: Iterable[str], why: str) -> None:

@@ -68,7 +68,7 @@ class EstimatedSearch:
         known: Further candidates, with their costs.
 
     Attributes:
-        fusion: What became of the candidates that the rules proposed.
+        fusion: The outcomes of the candidates that the rules proposed.
         asked: Number of kernels that the estimator was asked about.
     """
 

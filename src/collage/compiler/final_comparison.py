@@ -137,8 +137,8 @@ def compared(
         session: Has the inputs.
         plans: All plans.
         recipes: The recipe of each plan among the finalists.
-        finalists: What is compared, by the names of plans.
-        baseline: What the user has, if it takes part.
+        finalists: The plans that are compared, by the names of plans.
+        baseline: The baseline, if it takes part.
         plan: The length of the comparison; None is the problem's.
         winner: Name of the plan that counts as the winner, whatever its time.
     """
@@ -191,11 +191,11 @@ def compare_again(
     """
     assert finals.plan is not None
     names = {finals.plan.name, *finals.rivals, *_best_single(finals)}
-    session.say("comparing plans again that a disturbed machine could not tell apart")
+    session.say("comparing plans again that were equally fast on a disturbed machine")
     try:
         found = _compared(problem, session, [plan for plan in finals.plans if plan.name in names], baseline=baseline)
     except KeyboardInterrupt:
-        session.say("interrupted: returning what was chosen before")
+        session.say("interrupted: returning the plan that was chosen before")
         return finals
     if found.plan is None:
         return finals

@@ -44,7 +44,7 @@ class CollageFuseOps(ModulePass):
         estimator: Tells what kernels cost; None measures them. With one nothing is built or run, so targets need not be
             usable here, and what a toolchain takes is what its ``supports`` says.
         options: See ``CompileOptions``. Those that cannot hold here are refused.
-        toolchains: Where toolchains are found.
+        toolchains: The registry of toolchains.
 
     Raises:
         UsageError: An option that cannot hold, or a name that is unknown.

@@ -99,8 +99,8 @@ def choose_finals(
     """Compare plans by the objective of the options, and return the winner.
 
     Args:
-        survey: What is known of the model.
-        costs: What kernels cost.
+        survey: The known facts about the model.
+        costs: Costs of kernels.
         session: Builds, and has the inputs.
         plans: All plans.
         told: True if what the user has takes part.

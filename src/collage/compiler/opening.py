@@ -167,7 +167,7 @@ def _left_out(found: PreparationDiffers, verdict: Verdict, model: ir.Model) -> V
     if found.guilty:
         return verdict.without(found.guilty, found.mismatch)
     if OPSET_CONVERSION in verdict.left_out or model.opset_imports.get("") != MIN_OPSET:
-        raise WrongAnswer(f"reading the model changes what it computes: {found.mismatch}; please report it")
+        raise WrongAnswer(f"reading the model changes its results: {found.mismatch}; please report it")
     # What the passes changed, they changed of a converted model: they get another chance.
     return Verdict().without((OPSET_CONVERSION,), found.mismatch)
 

@@ -112,23 +112,23 @@ def compile(
     progress: Callable[[ProgressEvent], None] | None = None,
     say: Say | None = None,
 ) -> Executable:
-    """Compiles a model into the fastest measured mix of toolchains.
+    """Compile a model into the fastest measured mix of toolchains.
 
     Args:
         source: A path, bytes, ``onnx.ModelProto``, ``onnx_ir.Model``, ``torch.nn.Module``, ``torch.export.ExportedProgram``
             or ``torch.onnx.ONNXProgram``.
-        targets: The menu: targets or aliases, preferred ones first. None is what ``choose_menu`` says.
+        targets: The menu: targets or aliases, preferred ones first. None takes those of ``choose_menu``.
         example_inputs: Positional inputs with which a ``torch.nn.Module`` is exported.
         example_kwargs: Its inputs by keyword.
-        dynamic_shapes: Dimensions of these that stay symbolic, as ``torch.export.export`` takes them.
+        dynamic_shapes: Symbolic dimensions of these inputs, as for ``torch.export.export``.
         options: See ``CompileOptions``.
-        estimator: Tells what a kernel costs, in any unit; None measures. With one, no kernel is timed and no plans are
-            compared: the plan of the least cost by its word is built and checked.
+        estimator: Returns the cost of a kernel, in any unit. With an estimator, no kernel is timed and no plans are compared:
+            the plan with the lowest estimated cost is built and checked. None measures.
         data: Samples of real inputs, in place of the options' own: see ``CompileOptions.data``.
-        toolchains: Where toolchains are found; the installed ones by default.
+        toolchains: The registry of toolchains; the installed ones by default.
         workers: Worker processes to use and to leave running, for callers that compile many models.
-        progress: Called with an event for each step. The logger ``collage.progress`` is told in any case. With None, a
-            notebook shows a line with a clock.
+        progress: Called with an event for each step. The logger ``collage.progress`` gets it in any case. With None, a
+            notebook shows a line with the time.
         say: Deprecated: called with the text of each event.
 
     Returns:
@@ -138,7 +138,7 @@ def compile(
     Raises:
         UsageError: A path that does not exist, an unknown target, an option that makes no sense, inputs that do not fit.
         ModelError: The source is not a valid model, not a safe one, or cannot be run.
-        NothingCanRun: An operator that no target and no fallback can run, or a menu that runs none of them.
+        NothingCanRun: No target and no fallback can run an operator, or no target runs any operator.
         WrongAnswer: Every way of running the model gives wrong outputs.
     """
     options = options or CompileOptions()
@@ -399,7 +399,7 @@ def decide(
         search: Finds the cheapest partitioning.
         finalists: The plans to compare.
         compare: Runs them end to end.
-        costs: What kernels cost; kernels that turned out to be wrong are left out of further searches.
+        costs: Costs of kernels; kernels that turned out to be wrong are left out of further searches.
     """
     finals, compared = None, list[Plan]()
     while True:

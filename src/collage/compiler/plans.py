@@ -46,9 +46,9 @@ class PlannedKernel:
 
     Attributes:
         sub_graph: Its nodes.
-        target: What it is compiled for.
+        target: The target that it is compiled for.
         rule: The rule that proposed it.
-        device: Where it runs; None if neither the search nor the plan chooses.
+        device: The device that it runs on; None if neither the search nor the plan chooses.
         branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
         cost: What it was measured, or estimated, to cost when the plan was chosen, as text; None if that is not known.
     """
@@ -244,7 +244,7 @@ def on_the_host(problem: Problem, survey: Survey) -> Plan:
     if problem.placement is not None and len(problem.graph):
         plan = _alone_on_devices(problem, survey, HOST_TARGET, problem.placement)
         if plan is None:
-            raise NothingCanRun("the plan of devices leaves operators to targets that do not take them")
+            raise NothingCanRun("the plan of devices assigns operators to targets that do not support them")
         return plan
     everything = SubGraph(problem.graph, IndexSet((1 << len(problem.graph)) - 1))
     return Plan(str(HOST_TARGET), (PlannedKernel(everything, HOST_TARGET, "whole"),) if len(problem.graph) else ())

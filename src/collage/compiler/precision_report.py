@@ -181,7 +181,7 @@ def _summary(precision: Precision, verdict: Verdict | None, facts: Mapping[str, 
         if few:
             lines.append(f"there are too few judging samples for {', '.join(few)} to be certain; give more")
     if data["is_made_up"]:
-        lines.append("samples were made up; real ones (--data FOLDER) would say more, and give better ranges")
+        lines.append("samples were made up; real ones (--data FOLDER) would give better ranges and errors")
     elif not data["is_independent"]:
         lines.append("there are too few samples to judge on others than those that calibrated; give at least three")
     if not precision.data.has_labels and precision.data.labelled:
@@ -194,7 +194,9 @@ def _summary(precision: Precision, verdict: Verdict | None, facts: Mapping[str, 
         lines.append(f"the inputs of {_some(odd)} hold NaN, which 8-bit kernels do not pass on")
     outside = precision.outside
     if outside is not None and outside > _MANY_OUTSIDE and any(k["precision"] == _INT8 for k in facts["kernels"]):
-        lines.append(f"{outside:.1%} of values on judging samples lie outside the calibrated ranges; give more samples")
+        lines.append(
+            f"{outside:.1%} of values on judging samples are outside of the calibrated ranges; give more samples"
+        )
     return lines
 
 

@@ -87,7 +87,7 @@ def add_variants(
     units = units_of(problem)
     if len(units) < 2:
         return ()
-    session.say("looking for what 8 bits hurt most")
+    session.say("finding the operators that lose most in 8 bits")
     is_far = any(_is_far(problem, baselines, target) for target in hopeful)
     fact = {
         "fact": "sensitivity-2",

@@ -53,7 +53,7 @@ MAX_ERROR = "max-error"
 PREPARED_FILE = "prepared.onnx"
 
 _PLAN = "collage.calibration._plan_worker:PlanService"
-_MADE_UP = Split(tuple(range(8)), tuple(range(8, 16)), tuple(range(16, 56)))
+_MADE_UP = Split(tuple(range(8)), tuple(range(8, 24)), tuple(range(24, 64)))
 _MADE_UP_SEED = 1000
 _KEEP_EVERY = 8
 _MOST_WATCHED = 8
@@ -81,7 +81,7 @@ class Verdict:
 
     Attributes:
         estimates: Its drop by metric.
-        reason: Why it is refused; None if it keeps all limits.
+        reason: The reason why it is refused; None if it keeps all limits.
         vague: Metrics for which there are too few samples.
     """
 
@@ -103,7 +103,7 @@ class Precision:
         ranges: Of all values; None if no target needs them.
         outside: Share of elements on judging samples outside these ranges; None if it is not known.
         sensitive: Nodes that 8 bits hurt most, as bits: as few as have to stay in float32. 0 if all may be quantised.
-        refusals: Why targets that take the whole model are refused, by name.
+        refusals: The reasons why targets that take the whole model are refused, by name.
         verdicts: On judging samples, by plan.
         front: See ``collage.compiler.precision_front``; empty if it was not asked for.
     """
@@ -209,7 +209,7 @@ def open_precision(
     Args:
         problem: The model and the menu.
         session: Knows the workspace.
-        database: Where ranges are kept.
+        database: The database that holds ranges.
         made: What made the inputs of the reference run.
         original: The file of the original model, if it can be run.
         stack: Closes the processes.

@@ -44,7 +44,7 @@ class Preparation:
 
     Attributes:
         original: The model as the user gave it; None if the prepared one is the user's own.
-        verdict: What was left out.
+        verdict: The passes that were left out.
         is_compared: The prepared model was compared with the original value by value, in an earlier compilation.
         reprepare: Prepares the model once more, without the passes of these names.
     """

@@ -32,9 +32,9 @@ class Problem:
         model: The prepared model, its large weights in one file.
         graph: Its dataflow graph.
         menu: The targets, preferred ones first.
-        toolchains: Where their toolchains are found.
-        options: What the user decided.
-        placement: Where operators run; None if nothing was asked for.
+        toolchains: The registry of their toolchains.
+        options: The options of the user.
+        placement: The devices that operators run on; None if nothing was asked for.
         kernels: Makes the kernels of the model.
         tolerance: Largest error of an output that counts as right.
         strict_tolerance: The same if sums of products of bytes may not saturate.

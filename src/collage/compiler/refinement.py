@@ -31,7 +31,7 @@ class Refinement:
 
     Args:
         problem: The model.
-        costs: What kernels cost.
+        costs: Costs of kernels.
         session: Builds plans.
         may_share: Says if the toolchains of a plan can share a process.
     """

@@ -43,8 +43,8 @@ def compile_report(
     """Return the report of a compilation; seconds become µs.
 
     Args:
-        survey: What is known of the model.
-        session: What was measured.
+        survey: The known facts about the model.
+        session: The measurements.
         model: The origin of the model.
         result: What the compilation ended with.
         wall_s: Seconds that it took.
@@ -179,7 +179,7 @@ def _reference(survey: Survey, session: MeasureSession) -> dict[str, Any]:
 def _preparation(reference: Reference) -> list[str]:
     """Warn of passes that were left out, and of an original that could not be run."""
     told = [
-        f"preparation is done without {name}, which changed what the model computes: {reason}"
+        f"preparation is done without {name}, which changed the results of the model: {reason}"
         for name, reason in zip(reference.verdict.left_out, reference.verdict.reasons, strict=True)
     ]
     original = reference.original

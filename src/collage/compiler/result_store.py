@@ -71,7 +71,7 @@ class SearchSummary:
         optimal: True if no cover by the candidates can cost less.
         gap: Share of its cost that a better cover could save at most.
         strategy: The name of the strategy that ran.
-        notes: Why candidates were left out, a sentence each.
+        notes: The reasons why candidates were left out, a sentence each.
     """
 
     stopped_by: str = "not started"
@@ -98,8 +98,8 @@ class SearchSummary:
         Args:
             problem: The model.
             candidates: Among which it was searched.
-            result: What came of it; None if it was not started.
-            fusion: What became of the candidates that rules proposed.
+            result: Its result; None if it was not started.
+            fusion: The outcomes of the candidates that rules proposed.
         """
         candidates = list(candidates)
         keys = {problem.key_of(candidate.sub_graph, candidate.target) for candidate in candidates}
@@ -127,14 +127,14 @@ class CompileResult:
 
     Attributes:
         finals: The winner, and how the other plans compare.
-        search: What the search did.
+        search: Figures of the search.
         estimates_s: By the name of each plan, the seconds that each of its kernels was expected to take.
         predicted_s: By the name of each plan, the seconds that it was expected to take as a whole.
         kernels_ok: True if every kernel of the winner was measured and is right; None if one was not measured.
         kernels_error: Largest error of the winner's kernels, where it is known.
         is_remembered: An earlier compilation found it.
         tried: The record of what was tried; None if an earlier version kept the result without one.
-        strategy_faults: What is wrong with the search strategy that the user chose. Such a result is not kept.
+        strategy_faults: The fault with the search strategy that the user chose. Such a result is not kept.
     """
 
     finals: FinalComparison
@@ -176,7 +176,7 @@ class ResultStore:
     Args:
         problem: The model, the menu and the options.
         session: Knows the builds of the toolchains, and the lengths on which kernels are timed.
-        database: Where it is kept.
+        database: The database that holds it.
         candidates: What the fusion rules propose.
     """
 

@@ -47,7 +47,7 @@ def side_by_side(
 
     Args:
         problem: The model.
-        costs: What kernels cost. Those of branches are measured.
+        costs: Costs of kernels. Those of branches are measured.
         plans: The plans that are compared in any case.
         may_share: Says if the toolchains of a plan can share a process.
     """
@@ -78,7 +78,7 @@ class _Splitter:
 
     Attributes:
         problem: The model.
-        costs: What kernels cost.
+        costs: Costs of kernels.
         plans: The plans, the cheapest first.
         best_s: Predicted seconds of the cheapest.
     """

@@ -40,7 +40,7 @@ class Reference:
     Attributes:
         checking: The sets of inputs on which everything is checked.
         original: The model as the user gave it; None if the prepared one is the user's own.
-        verdict: What was left out of the preparation.
+        verdict: The passes that were left out of the preparation.
     """
 
     checking: CheckingSets
@@ -60,8 +60,8 @@ class Survey:
     Attributes:
         problem: The model and the menu.
         reference: What outputs are compared with.
-        baselines: What each target takes, and how long it needs.
-        precision: What is known of reduced precision; None if nothing on the menu is reduced.
+        baselines: The operators that each target takes, and its time for them.
+        precision: The known facts about reduced precision; None if nothing on the menu is reduced.
     """
 
     problem: Problem
@@ -137,7 +137,7 @@ def survey_model(
     Args:
         problem: The model and the menu.
         session: Builds and measures.
-        database: Where facts are kept.
+        database: The database that holds facts.
         preparation: How the model was prepared.
         stack: Closes what judges reduced precision; without, nothing does, and no plan is reduced.
         is_timed: Build and time what targets take. Otherwise their toolchains are only asked what they support.
@@ -192,7 +192,7 @@ def supported_baselines(problem: Problem, availability_of: Callable[[Target], Av
         nodes = enumerate(problem.graph.nodes)
         support = {i: support_for(toolchain, node, target) for i, node in nodes}
         return TargetBaseline(
-            target, availability_of(target), support, refusal="not timed: an estimator tells the costs"
+            target, availability_of(target), support, refusal="not timed: the costs come from an estimator"
         )
 
     return {target: baseline(target) for target in problem.menu}

@@ -29,7 +29,7 @@ class Outcome:
     """The result of one attempt.
 
     Attributes:
-        status: How it ended.
+        status: The status at the end.
         reason: One sentence, where it did not end well.
         time: Latency; present only if the kernel ran.
         error: Largest difference from the reference, relative to the largest reference value; None if unknown.

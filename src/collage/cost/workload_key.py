@@ -36,7 +36,7 @@ class WorkloadKey:
         machine: The machine's fingerprint.
         threads: Threads that the kernel may use.
         context: Cache state that it was measured in: MiB that each processor touched between two runs.
-        method: How it was measured.
+        method: The method of measuring.
         settings: Environment variables that runtimes obey, see :func:`runtime_settings`.
     """
 

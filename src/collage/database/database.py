@@ -45,7 +45,7 @@ class Record:
     """A timing as it is kept.
 
     Attributes:
-        outcome: What came of measuring.
+        outcome: The result of measuring.
         origin: The machine that measured.
         made_at_s: When, in seconds since 1970.
     """
@@ -275,7 +275,7 @@ class Database:
             yield
         except sa.exc.SQLAlchemyError as error:
             raise UsageError(
-                f"cannot {what} the timing database {self.url}: {_cause(error)}; what was recorded before is kept"
+                f"cannot {what} the timing database {self.url}: {_cause(error)}; rows that were written before are kept"
             ) from error
 
 

@@ -184,7 +184,7 @@ def _timing_row(found: Mapping[str, Any], here: str) -> dict[str, Any]:
 def _fact_row(found: Mapping[str, Any], here: str) -> dict[str, Any]:
     name = found["name"]
     if not isinstance(name, dict) or not isinstance(name.get("fact"), str):
-        raise ValueError("a fact needs a name that says what kind it is")
+        raise ValueError("a fact needs a name, which is its kind")
     row = {
         "digest": digest_of(name),
         "name": json.dumps(name, sort_keys=True),
@@ -199,6 +199,6 @@ def _fact_row(found: Mapping[str, Any], here: str) -> dict[str, Any]:
 def _provenance(found: Mapping[str, Any], here: str) -> dict[str, Any]:
     """When and where a row was made; nothing that comes as text passes as made here, or as made in the future."""
     if not isinstance(found["origin"], str) or not is_finite(found["made_at_s"]):
-        raise ValueError("it does not say where and when it was made")
+        raise ValueError("it has no origin or no date")
     origin = clean_text(found["origin"].removesuffix(_IMPORTED))[:100]
     return {"origin": (origin or here) + _IMPORTED, "made_at_s": min(float(found["made_at_s"]), time.time())}

@@ -120,7 +120,7 @@ def listing(database: Database, choice: Choice = Choice(), digest: str = "") -> 
     Args:
         database: Where.
         choice: Which.
-        digest: How the digest of the key begins.
+        digest: The first characters of the digest of the key.
     """
     for row in database.rows(timing):
         outcome, parts = outcome_of(row), parts_of(row)

@@ -74,7 +74,7 @@ def on_device(
         what: A value, a node, or the name of either. Of a value that a node computes, the node.
         scope: The scope; its free fields stay free.
         model: Where a name is looked up: in the main graph, its bodies and functions; values first.
-        constrain_result: Whether readers must read it there too, so that no copy may be inserted.
+        constrain_result: True if readers must read it there too, so that no copy may be inserted.
 
     Raises:
         ConfigError: There is nothing of that name; near names are suggested.

@@ -22,7 +22,7 @@ class CompilationConfig:
         scopes: What is configured. One device may be there with several targets.
         default: Where unconstrained operators go.
         host: Where shapes are computed and control flow is interpreted.
-        is_open: Whether devices may be used that are not configured: those named in annotations, with the plain target
+        is_open: True if devices may be used that are not configured: those named in annotations, with the plain target
             of their type.
     """
 
@@ -40,7 +40,7 @@ class CompilationConfig:
         host: ScopeLike | None = None,
         fallback_device: str = _CPU,
     ) -> CompilationConfig:
-        """Fills in what is not said.
+        """Fill in what is not said.
 
         A device without id gets the next free one of its type, a device without target the plain target of its type.
 

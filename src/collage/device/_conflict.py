@@ -11,7 +11,7 @@ __all__ = ["conflict_from", "render_links"]
 
 
 _REMEDIES = {
-    "is fixed where it is read": "leave out constrain_result there, so that a copy may be inserted",
+    "has a fixed scope for its reader": "leave out constrain_result there, so that a copy may be inserted",
     "cannot be copied": "place both sides alike: sequences, optionals, maps and strings are never copied",
     "of the same name": "place the input where the output is wanted: they are one value",
     "of function": "give the calls functions of their own, or the same scope",

@@ -72,7 +72,7 @@ def device_copy(model: ir.Model, value: ir.Value, dst: ScopeLike, src: ScopeLike
 
 
 def copies_from_identities(model: ir.Model) -> None:
-    """Makes copies, in place, of the Identity nodes that the front door made of copies in a file."""
+    """Make copies, in place, of the Identity nodes that the front door made of copies in a file."""
     for node in model.graph.all_nodes():
         if node.op_identifier() == ("", "Identity", "") and DST_SE_SCOPE in node.metadata_props:
             register(model)
@@ -112,7 +112,7 @@ def new_copy(model: ir.Model, value: ir.Value, src: str, dst: str, name: str) ->
 
 
 def insert_after_definition(graph: ir.Graph, value: ir.Value, node: ir.Node) -> None:
-    """Puts a node where a value of a graph first exists."""
+    """Put a node where a value of a graph first exists."""
     producer = value.producer()
     if producer is not None and producer.graph is graph:
         graph.insert_after(producer, node)
@@ -142,7 +142,7 @@ def check_function(model: ir.Model) -> None:
 
 
 def register(model: ir.Model) -> None:
-    """Makes the operator known to a model."""
+    """Make the operator known to a model."""
     model.graph.opset_imports.setdefault(KERNEL_DOMAIN, _DOMAIN_VERSION)
     if _IDENTIFIER in model.functions:
         return

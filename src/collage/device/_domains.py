@@ -107,7 +107,7 @@ class Domains:
             raise Clash(first, second, links)
 
     def try_unify(self, one: int, other: int, cause: str) -> bool:
-        """Makes two places agree if they can; says whether they do."""
+        """Make two places agree if they can, and return True if they do."""
         a, b = self.find(one), self.find(other)
         if a == b:
             return True

@@ -22,7 +22,7 @@ class LostAnnotation:
     Attributes:
         name: Its name.
         op_type: Its operator.
-        is_constant: Whether its results became constants; these lie wherever they are read.
+        is_constant: True if its results became constants; these lie wherever they are read.
     """
 
     name: str
@@ -30,7 +30,7 @@ class LostAnnotation:
     is_constant: bool
 
     def __str__(self) -> str:
-        became = "became a constant, which lies wherever it is read" if self.is_constant else "was simplified away"
+        became = "became a constant, which is stored wherever it is read" if self.is_constant else "was simplified away"
         return f"{self.name!r} ({self.op_type}) {became}"
 
 

@@ -24,7 +24,7 @@ class KernelSignature:
     """The place where a kernel runs, and the places where it reads.
 
     Attributes:
-        scope: What it is compiled for, as far as it says.
+        scope: The target that it is compiled for, as far as it says.
         host_operands: Arguments that only decide shapes inside, so that the host reads them.
         unread: Arguments of which only type and shape matter.
         host_results: Results that are shapes.

@@ -58,7 +58,7 @@ class PartitionBySEScope(ModulePass):
         self._by, self._where = frozenset(by), where
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Returns a partitioned model.
+        """Return a partitioned model.
 
         Raises:
             PassError: A node has no planned scope.

@@ -64,7 +64,7 @@ class Read:
         index: Which input or output that is.
         graph: The graph in which the use stands.
         depth: Number of loops around it.
-        flow: Whether reader and value pull each other.
+        flow: True if reader and value pull each other.
     """
 
     value: ir.Value
@@ -104,7 +104,7 @@ class PlacementConstraints:
     """
 
     def __init__(self, model: ir.Model, config: CompilationConfig) -> None:
-        """Walks a model.
+        """Walk a model.
 
         Raises:
             DeviceConflict: Hard constraints contradict each other.
@@ -448,7 +448,7 @@ class PlacementConstraints:
 
     def _why_hard(self, read: Read) -> str:
         if is_result_fixed(read.value):
-            return "is fixed where it is read"
+            return "has a fixed scope for its reader"
         return "which cannot be copied" if not _can_be_copied(read.value) else "an input of the same name"
 
 

@@ -200,7 +200,7 @@ class DevicePlan:
         Args:
             node: The node; of control flow, all that it contains counts too.
             target: The target.
-            placed: Whether the planned scope counts, or only what is required, so that free nodes stay free.
+            placed: True to use the planned scope. Otherwise only demands count, and free nodes stay free.
         """
         scope = self.scope_of(node) if placed else self.required(node)
         inside = (n for n in self._inside(node) if not is_device_copy(n))
@@ -228,9 +228,7 @@ class DevicePlan:
             KeyError: It is a constant, or belongs to another model.
         """
         if isinstance(what, ir.Value) and what in self.places.constants:
-            return (
-                f"constant {what.name!r} lies wherever it is read: {', '.join(map(str, self.scopes_of_constant(what)))}"
-            )
+            return f"constant {what.name!r} is stored wherever it is read: {', '.join(map(str, self.scopes_of_constant(what)))}"
         if isinstance(what, ir.Node) and what not in self.places.of_node:
             return f"{what.name!r} ({what.op_type}) is in {self.scope_of(what)}: that is where its contents are"
         place = self.places.of_node[what] if isinstance(what, ir.Node) else self.places.of_value[what]

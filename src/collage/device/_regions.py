@@ -48,7 +48,7 @@ class _Merger:
         return sorted(((bits & -bits).bit_length() - 1, bits) for bits in self._members.values())
 
     def merge(self, producer: int, consumer: int) -> None:
-        """Merges the groups of two nodes, unless a third group lies on a way from one to the other."""
+        """Merge the groups of two nodes, unless a third group lies on a way from one to the other."""
         one, other = self._group[producer], self._group[consumer]
         if one == other or self._is_between(one, other):
             return

@@ -52,7 +52,7 @@ class SEScope:
 
     @classmethod
     def parse(cls, text: str) -> SEScope:
-        """Reads what ``str`` of a scope gives; also a plain device (``cpu``, ``cuda:1``) and a target string.
+        """Read what ``str`` of a scope gives; also a plain device (``cpu``, ``cuda:1``) and a target string.
 
         Raises:
             TargetError: The text is none of these, or its target is for another device.

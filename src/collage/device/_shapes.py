@@ -29,7 +29,7 @@ _GROWING = frozenset({"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Range",
 
 
 def settle_shapes(places: PlacementConstraints) -> frozenset[int]:
-    """Puts shape computations on the host.
+    """Put shape computations on the host.
 
     Returns:
         The domains that are the host's: those that it computes with, and its own.

@@ -138,7 +138,7 @@ class DeviceRequests:
 
 
 def read_device_plan(source: str | Path | bytes) -> DeviceRequests:
-    """Reads a plan of devices.
+    """Read a plan of devices.
 
     Args:
         source: The path of a TOML file, or its content as bytes.

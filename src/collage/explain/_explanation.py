@@ -292,8 +292,8 @@ def _why_not(
     reasons = Counter(row.reason for row in rows if row.reason)
     reasons.update({} if answer is None else {reason: len(nodes) for reason, nodes in answer.refuses.items()})
     if reasons:
-        return f"nothing of it could be used: {reasons.most_common(1)[0][0]}"
-    return "the record does not tell"
+        return f"none of its kernels could be used: {reasons.most_common(1)[0][0]}"
+    return "the record does not contain the reason"
 
 
 def _chances(record: TriedRecord, rows: Iterable[TriedKernel]) -> tuple[TriedKernel, ...]:

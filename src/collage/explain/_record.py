@@ -35,7 +35,7 @@ class TriedKernel:
     Attributes:
         nodes: Its operators.
         target: The target.
-        status: What became of it.
+        status: Its status.
         time_us: Its median latency; the expected one if it was not measured; None if neither is known.
         low_us: Lower end of the 95 % interval of the median; None if it was not measured.
         high_us: Upper end.

@@ -58,7 +58,7 @@ class _Queue:
     """The tasks of one type of machine.
 
     Attributes:
-        waiting: Those that are to be handed out.
+        waiting: Tasks that are to be handed out.
         flying: Number of those under way.
         refused: Nodes that are not what they say.
         is_missed: True if it was said that there is no such node.

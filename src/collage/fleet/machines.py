@@ -122,7 +122,9 @@ def _machine(path: Path, name: str, told: Any, common: Mapping[str, Any]) -> Mac
         raise UsageError(f"{where} holds a fingerprint, and perhaps a table of options, compile; nothing else")
     fingerprint = told.get("fingerprint")
     if not isinstance(fingerprint, str) or not _FINGERPRINT.fullmatch(fingerprint):
-        raise UsageError(f"{where}: fingerprint is not 16 hexadecimal digits; `collage env --json` there tells it")
+        raise UsageError(
+            f"{where}: fingerprint is not 16 hexadecimal digits; `collage env --json` on that machine prints it"
+        )
     own = check_options(told.get("compile", {}), f"{where}: compile")
     return MachineType(name, fingerprint, {**common, **own})
 

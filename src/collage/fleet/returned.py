@@ -65,7 +65,7 @@ def keep(artefact: bytes, model: ModelFiles, machine: MachineType, path: Path) -
         ArtefactError: It is damaged, too large, or of another model or machine.
     """
     if not isinstance(artefact, bytes) or len(artefact) > most_bytes(model):
-        raise ArtefactError(f"what came back for {model.path.name} is too large for its artefact")
+        raise ArtefactError(f"the returned file for {model.path.name} is too large for its artefact")
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -87,12 +87,12 @@ def _checked(archive: Path, model: ModelFiles, machine: MachineType, digest: str
         recipe, manifest = verify(folder)
     name = model.path.name
     if recipe.model.get("sha256") != model.digest:
-        raise ArtefactError(f"what came back for {name} is the artefact of another model, or of other weights")
+        raise ArtefactError(f"the returned file for {name} is the artefact of another model or of other weights")
     ports = [tuple((port.name, port.dtype) for port in each) for each in (recipe.inputs, recipe.outputs)]
     if ports != [model.inputs, model.outputs]:
-        raise ArtefactError(f"what came back for {name} has other inputs or outputs than the model")
+        raise ArtefactError(f"the returned file for {name} has other inputs or outputs than the model")
     if (made_on := MadeOn.read(manifest)).fingerprint != machine.fingerprint:
-        raise ArtefactError(f"what came back for {name} was made on another machine than {machine.name}: {made_on}")
+        raise ArtefactError(f"the returned file for {name} was made on another machine than {machine.name}: {made_on}")
     returned, gain = recipe.report.returned, recipe.report.gain("baseline")
     time = None if returned is None else returned.measured_us or returned.alone_us
     versions = {"collage": str(manifest.get("collage")), **{str(k): str(v) for k, v in recipe.builds.items()}}

@@ -84,7 +84,7 @@ def compile_fleet(
         known = {task.digest: task for task in store.of([task.digest for task in planned])}
         for task in known.values():
             if task.state == "done" and file_digest(folder / task.file) != task.artefact:
-                say(f"{folder / task.file} is missing, or was changed: it is made anew")
+                say(f"{folder / task.file} is missing, or was changed: it is compiled again")
                 known[task.digest] = store.change(task, state="waiting", tries=0, reason="")
         left = [work for work in works if known[work.task.digest].state in ("waiting", "running")]
         order = Order(address, db, folder, fleet.machines, tuple(left), tries, limit_s, patience_s)
@@ -160,7 +160,7 @@ def _supervise(order: Order, say: Say) -> None:
         lost_s = time.monotonic() if lost_s is None or has_joined else lost_s
         if "error" in told:
             raise (UsageError if code == UsageError.exit_code else CollageError)(told["error"])
-        reason = told.get("lost") or f"the driver ended with code {code}; {order.folder / _LOG} holds what it said"
+        reason = told.get("lost") or f"the driver ended with code {code}; {order.folder / _LOG} holds its output"
         if time.monotonic() - lost_s > order.patience_s or lives > _MOST_LIVES:
             raise CollageError(f"{reason}; the same command continues")
         say(f"{reason}; trying again")

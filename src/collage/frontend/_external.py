@@ -118,7 +118,7 @@ def load_small_tensors(model: ir.Model, most_bytes: int) -> None:
     Large initializers of the main graph stay mapped. Small ones may be shapes and axes, which passes and shape inference read.
 
     Raises:
-        ModelError: Those of bodies and attributes are too large to be loaded.
+        ModelError: Tensors of bodies and attributes are too large to be loaded.
     """
     left = most_bytes
 

@@ -49,7 +49,7 @@ def with_lengths_of(model: ir.Model, given: Mapping[str, Any], dims: Lengths) ->
     found = lengths_of(model, given)
     for name, length in found.items():
         if isinstance(wanted := dims.get(name, length), int) and wanted != length:
-            raise InputError(f"dimension {name!r} is {length} in the inputs that are given, and {wanted} was asked for")
+            raise InputError(f"dimension {name!r} is {length} in the given inputs, and {wanted} was requested")
     return {**found, **dims}
 
 

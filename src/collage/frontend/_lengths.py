@@ -71,7 +71,7 @@ def other_lengths(model: ir.Model, inputs: Mapping[str, Array], *, longer: bool 
     Args:
         model: Any model.
         inputs: One value per input, by name.
-        longer: Whether dimensions may grow: what is 1 becomes 2, what is 0 becomes 3.
+        longer: True if dimensions may grow: what is 1 becomes 2, what is 0 becomes 3.
 
     Yields:
         Values of dimensions, for ``bind_dims``, but for ``single_lengths``; nothing where all are fixed.

@@ -180,7 +180,7 @@ def _type_bounds(model: ir.Model) -> None:
         x = node.inputs[0]
         dtype = None if x is None else x.dtype or types.get(x.name)
         if dtype is None:
-            raise ValueError(f"the type of what {node.name!r} reads is not known")
+            raise ValueError(f"the type of the input of {node.name!r} reads is not known")
         if dtype == ir.DataType.FLOAT:
             continue
         bounds = []
@@ -240,7 +240,7 @@ def _clear_mask(node: ir.Node, version: int) -> None:
     assert x is not None
     dtype = ir.DataType.BOOL if version >= _RESIZES_UP_AND_DOWN else x.dtype
     if dtype is None:
-        raise ValueError(f"the type of what {node.name!r} reads is not known")
+        raise ValueError(f"the type of the input of {node.name!r} reads is not known")
     same = ir.node("Identity", [x])
     lengths = ir.node("Shape", [x])
     zeros = ir.node("ConstantOfShape", [lengths.outputs[0]], {"value": ir.tensor([0], dtype)})

@@ -61,7 +61,7 @@ def _lay(node: ir.Node, ranks: dict[str, int]) -> None:
         return
     left, right = (ranks.get(str(value.name)) if value is not None else None for value in node.inputs[:2])
     if left is None or right is None:
-        raise ValueError(f"the rank of what {node.name!r} reads is not known")
+        raise ValueError(f"the rank of the input of {node.name!r} reads is not known")
     if node.op_type == "PRelu":
         slopes = node.inputs[1]
         assert slopes is not None

@@ -14,7 +14,7 @@ KEPT_BYTES = 1024
 
 
 def skeleton(model: ir.Model, kept_bytes: int = KEPT_BYTES) -> onnx.ModelProto:
-    """Serialises a model whose larger initializers are replaced by graph inputs of the same type.
+    """Serialise a model whose larger initializers are replaced by graph inputs of the same type.
 
     Initializers in external files are left out whatever their size; those of control-flow bodies stay. The model is
     as before when this returns.

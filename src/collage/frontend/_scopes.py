@@ -38,7 +38,7 @@ def check_structure(model: onnx.ModelProto) -> None:
     imports = _imports(model.opset_import, "the model")
     graph = model.graph
     for kind, values in (("input", graph.input), ("output", graph.output)):
-        remedy = "; outputs are told apart by their names, so list it once" if kind == "output" else ""
+        remedy = "; outputs are identified by their names, so list it once" if kind == "output" else ""
         _refuse_repeats([value.name for value in values], kind, "the main graph", remedy)
         for value in values:
             if not value.name:

@@ -73,7 +73,7 @@ def check_tensor(tensor: onnx.TensorProto, where: str, *, max_rank: int, max_byt
     if tensor.data_location == _EXTERNAL:
         return _external_facts(tensor, where, nbytes, is_string)
     if tensor.external_data:
-        raise ModelError(f"{where} names an external file but says that its data is in the model")
+        raise ModelError(f"{where} names an external file, but its data location is the model")
     _check_inline(tensor, where, elements, nbytes, dtype)
     return TensorFacts(where, nbytes)
 

@@ -122,7 +122,7 @@ def _exported(name: str, *arguments: Any, **options: Any) -> Any:
     changed = sorted({*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()})
     if changed:
         warnings.warn(
-            f"{name} writes to {', '.join(changed)}; what is compiled does not: every run starts from the values of now",
+            f"{name} writes to {', '.join(changed)}; the compiled model does not: every run starts with the present values",
             RuntimeWarning,
             stacklevel=6,
         )

@@ -1,4 +1,4 @@
-"""Notes of exporters about the machine that they ran on, which an artefact leaves out.
+"""Notes of exporters about the machine that they ran on. Artefacts must not contain them.
 
 PyTorch's exporters write to each node where in the source it comes from: stack traces with the paths of the user's files.
 """

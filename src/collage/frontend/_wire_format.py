@@ -27,7 +27,7 @@ _VARINT, _EIGHT_BYTES, _DELIMITED, _FOUR_BYTES = 0, 1, 2, 5
 
 
 def check_framing(file: BinaryIO, size: int, budgets: Budgets) -> None:
-    """Steps from field to field over a file, and leaves it at its beginning.
+    """Step from field to field over a file, and leave it at its beginning.
 
     A message of two bytes takes eighty when it is parsed, so that of a file larger than ``structure_bytes`` long
     messages are looked into, for how much of it is something else than weights.

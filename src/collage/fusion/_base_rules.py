@@ -89,7 +89,7 @@ class OpPredicateFusionRule(FusionRule):
     """A candidate for every single operator that a predicate takes.
 
     Attributes:
-        predicate: Whether the toolchain takes the operator.
+        predicate: Returns True if the toolchain takes the operator.
         name: Names the rule.
     """
 
@@ -131,7 +131,7 @@ class HostFusionRule(FusionRule):
     """A candidate for every single operator that may be left behind, to be run by the host.
 
     Attributes:
-        takes: Whether the host takes the operator; None takes every one.
+        takes: Returns True if the host takes the operator; None takes every one.
         name: Names the rule.
     """
 

@@ -57,7 +57,7 @@ def moved_borders(
     Args:
         graph: The dataflow graph.
         cover: Disjoint kernels, such as the best cover so far.
-        accepts: Whether a target takes a sub-graph; by default each takes all.
+        accepts: Returns True if a target takes a sub-graph; by default each takes all.
         moves_per_border: How many moves are proposed for two neighbours, those with the fewest values across first.
         max_candidates: Where proposing stops; the kernels that come first are served first.
         report: Told where it stopped.

@@ -23,7 +23,7 @@ class FusionSpec:
     Attributes:
         name: For people.
         rule: How candidates are found.
-        targets: What they are candidates for, in order of priority.
+        targets: The targets that they are candidates for, in order of priority.
     """
 
     name: str
@@ -50,7 +50,7 @@ class CandidateKernel:
 
     Attributes:
         sub_graph: Its nodes.
-        target: What it would be compiled for.
+        target: The target that it is compiled for.
         spec: The spec that it is from.
         rules: Names of the rules that found it, innermost first.
     """

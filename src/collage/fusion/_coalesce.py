@@ -19,7 +19,7 @@ class MaxCoalesceFusionRule(FusionRule):
     Where the sub-rule's candidates overlap, the largest is taken, and what overlaps it is not.
 
     Attributes:
-        sub_rule: What finds the candidates.
+        sub_rule: The rule that finds the candidates.
         config: What a joined candidate must satisfy.
         name: Names the rule.
     """
@@ -53,7 +53,7 @@ def max_coalesce(
     Args:
         graph: The dataflow graph.
         kernels: Disjoint kernels that do not feed each other in a circle.
-        accepts: Whether the toolchain takes a joined kernel; by default whatever is valid.
+        accepts: Returns True if the toolchain takes a joined kernel; by default whatever is valid.
     """
 
     def joined(members: Sequence[CandidateKernel], union: SubGraph) -> CandidateKernel:
@@ -101,7 +101,7 @@ def coalesce(
         graph: The dataflow graph.
         sub_graphs: Disjoint, and not feeding each other in a circle.
         labels: One for each sub-graph.
-        accepts: Whether a union is good.
+        accepts: Returns True if a union is good.
 
     Returns:
         Positions in ``sub_graphs``, each in exactly one group, in order.

@@ -17,7 +17,7 @@ class CompositeFusionRule(FusionRule):
 
     Attributes:
         label: The label, such as ``lib.conv2d_bias_relu``. Also the rule's name.
-        sub_rule: What finds the sub-graphs.
+        sub_rule: The rule that finds the sub-graphs.
     """
 
     label: str
@@ -80,7 +80,7 @@ class OnlyValidFusionRule(FusionRule):
     """Keeps those sub-graphs of which a kernel can be made.
 
     Attributes:
-        sub_rule: What finds the sub-graphs.
+        sub_rule: The rule that finds the sub-graphs.
         config: What counts as valid.
         name: Names the rule.
     """

@@ -25,10 +25,10 @@ class CombineByPrimitivesFusionRule(FusionRule):
     long as the sub-rule's candidates are connected, so that they do not feed each other in a circle.)
 
     Attributes:
-        sub_rule: What finds the candidates to combine.
+        sub_rule: The rule that finds the candidates to combine.
         primitives: The allowed ways of combining.
         config: What the result is filtered by later; used to give up early, not to filter what the sub-rule found.
-        max_candidates: Where enumeration stops. Small candidates are found before large ones.
+        max_candidates: Limit of the number of candidates. Small candidates are found before large ones.
         name: Names the rule.
     """
 

@@ -34,7 +34,7 @@ class Pool:
 
         Args:
             found: The candidate.
-            leads: Whether it may be the upstream part of a pair.
+            leads: Returns True if it may be the upstream part of a pair.
         """
         if not leads:
             self._followers.add(found.sub_graph)

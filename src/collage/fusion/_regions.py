@@ -25,10 +25,10 @@ class RegionFusionRule(FusionRule):
     there. Any contiguous range is admissible, since whatever it feeds comes after it.
 
     Attributes:
-        predicate: Whether the toolchain takes an operator.
+        predicate: Returns True if the toolchain takes an operator.
         max_cuts: Number of cuts used; 0 is maximal ranges only.
         cuts: Positions to cut at, whatever crosses them; with these, no others are looked for.
-        max_candidates: Where enumeration stops.
+        max_candidates: Limit of the number of candidates.
         name: Names the rule.
         max_depth: Most operators on a path through a range; 0 for any number.
     """

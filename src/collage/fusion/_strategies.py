@@ -63,7 +63,7 @@ def classic_fuse_ops(
     Args:
         max_depth: Largest number of operators on a path, 0 for no limit.
         predicate: If given, operators must be taken by it too.
-        max_candidates: Where enumeration stops.
+        max_candidates: Limit of the number of candidates.
     """
     return combined(
         OpCallByKindFusionRule(predicate=predicate), CLASSIC_PRIMITIVES, max_depth, max_candidates, "classic"
@@ -111,7 +111,7 @@ def library_in_native(
         table: What libraries, or native code, can stand for.
         predicate: Operators must be taken by it.
         max_depth: Largest number of operators on a path, 0 for no limit.
-        max_candidates: Where enumeration stops.
+        max_candidates: Limit of the number of candidates.
         max_range_depth: Largest number of operators on a path through one of the largest ranges; 0 for any number.
     """
     labelled = composites(table)

@@ -25,7 +25,7 @@ def new_value(value: ir.Value, tensor: ir.TensorProtocol | None = None, *, bind:
     Args:
         value: The value to copy.
         tensor: Its tensor, if it is a constant: type and shape come from it.
-        bind: Whether the new value is that constant too.
+        bind: True if the new value is that constant too.
     """
     if tensor is None:
         shape = value.shape.copy() if value.shape is not None else None

@@ -30,7 +30,7 @@ class Cut:
         position: The position p; 0 is before the first node.
         count: Number of values.
         nbytes: Their size in bytes; values of unknown size are not counted.
-        is_border: Whether all of them may cross a kernel's border.
+        is_border: True if all of them may cross a kernel's border.
     """
 
     position: int

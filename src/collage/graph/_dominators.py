@@ -15,7 +15,7 @@ def immediate_dominators(
     Args:
         order: All nodes, each after its predecessors.
         predecessors: The nodes right before a node.
-        is_root: Whether a node is also entered directly, from outside the DAG.
+        is_root: True if a node is also entered directly, from outside the DAG.
 
     Returns:
         For each node the nearest other node through which every way into it leads; None if there is none.

@@ -40,9 +40,9 @@ def extract(graph: DataflowGraph, sub_graph: SubGraph, name: str, *, bind_weight
 
     Args:
         graph: The dataflow graph of the sub-graph.
-        sub_graph: What to extract.
+        sub_graph: The sub-graph to extract.
         name: Name of the new graph.
-        bind_weights: Whether constants that nodes inside read become initializers; if not, they become inputs,
+        bind_weights: True if constants that nodes inside read become initializers; if not, they become inputs,
             after the others.
     """
     return extraction(graph, sub_graph, name, composite_marks(sub_graph.nested), bind_weights).model

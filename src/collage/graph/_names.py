@@ -28,7 +28,7 @@ class NameSupply:
         self._next: dict[str, int] = {}
 
     def reserve(self, names: Iterable[str]) -> None:
-        """Declares names as taken."""
+        """Declare names as taken."""
         self._taken.update(names)
 
     def fresh(self, hint: str) -> str:

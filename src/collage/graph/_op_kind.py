@@ -37,7 +37,7 @@ _TABLE: dict[tuple[str, str], OpKind] = {}
 
 
 def register_op_kind(domain: str, op_type: str, kind: OpKind) -> None:
-    """Declares the kind of an operator; a later declaration replaces an earlier one."""
+    """Declare the kind of an operator; a later declaration replaces an earlier one."""
     _TABLE["" if domain == "ai.onnx" else domain, op_type] = kind
 
 

@@ -67,7 +67,7 @@ def partition(model: ir.Model, kernels: Sequence[KernelSpec]) -> ir.Model:
     partitioner = _Partitioner(NameSupply(reserved=[name for _, name, _ in model.functions]))
     result = partitioner.partition(model, new)
     if partitioner.calls != len(new):
-        raise PassError("cannot partition: a sub-graph belongs to another model, or lies inside another kernel")
+        raise PassError("cannot partition: a sub-graph belongs to another model, or is inside another kernel")
     return result
 
 

@@ -32,7 +32,7 @@ def structural_hash(model: ir.Model, *, classify_weights: bool = True) -> str:
 
     Args:
         model: An extracted kernel, or any other model.
-        classify_weights: Whether the class of weights counts.
+        classify_weights: True if the class of weights counts.
     """
     hasher = _Hasher(model, classify_weights)
     hasher.add_graph(model.graph, model.opset_imports)

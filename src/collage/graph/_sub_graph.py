@@ -21,7 +21,7 @@ class SubGraphConfig:
 
     Attributes:
         max_exits: Largest number of exit nodes, 0 for no limit.
-        allow_taps: Whether an exit node may also feed nodes inside.
+        allow_taps: True if an exit node may also feed nodes inside.
         max_depth: Largest number of nodes on a path inside, 0 for no limit.
     """
 

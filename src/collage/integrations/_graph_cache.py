@@ -57,7 +57,7 @@ class VariantFacts:
     """Facts of a graph that was compiled with one set of weights, which its artefact does not hold.
 
     Attributes:
-        tolerance: How far results may be from PyTorch's.
+        tolerance: The tolerance.
         suited: Lengths for which it was found to stand for the graph.
         raced_on: The machine and threads on which it raced with PyTorch.
         raced: Names of lengths that are alike, and if PyTorch was faster there.

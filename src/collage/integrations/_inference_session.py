@@ -282,7 +282,7 @@ class InferenceSession:
     def disable_fallback(self) -> None:
         """Warn that the host goes on to stand in for kernels that fail."""
         warnings.warn(
-            "the host still stands in for kernels that fail, with a warning; collage.load(path, debug=True) raises instead",
+            "the host still replaces kernels that fail, with a warning; collage.load(path, debug=True) raises instead",
             stacklevel=2,
         )
 

@@ -50,7 +50,7 @@ def overridden(options: Any, dims: Sequence[tuple[str, str]]) -> list[int | None
             if "initializer" not in str(error):
                 raise UsageError(f"ONNX Runtime makes no session with these SessionOptions: {said}") from None
             raise UsageError(
-                "SessionOptions.add_external_initializers is not kept to; write the weights into the model, as "
+                "SessionOptions.add_external_initializers is not supported; write the weights into the model, as "
                 f"onnx.external_data_helper.load_external_data_for_model does ({said})"
             ) from None
     shape = session.get_inputs()[0].shape
@@ -69,7 +69,7 @@ def check_adapters(options: Any) -> None:
         _plain_session().run(None, {_INPUT: np.zeros(1, np.float32)}, options)
     except Exception as error:
         raise UsageError(
-            "RunOptions.add_active_adapter is not kept to; the parameters of an adapter are inputs of the model, "
+            "RunOptions.add_active_adapter is not supported; the parameters of an adapter are inputs of the model, "
             f"so give them to run. ({' '.join(str(error).split())[-200:]})"
         ) from None
 

@@ -35,7 +35,7 @@ HONOURED = frozenset(("intra_op_num_threads", "enable_profiling", "profile_file_
 """Options of a session that do what they do in ONNX Runtime."""
 
 REFUSED: Mapping[str, str] = {
-    "optimized_model_filepath": "session.executable.save(path) writes what was made of the model",
+    "optimized_model_filepath": "session.executable.save(path) writes the compiled model",
     "use_deterministic_compute": "kernels of several toolchains give no such promise; targets=['host'] runs operators as written",
 }
 """Options of a session that promise what Collage does not keep, and the way out."""
@@ -43,15 +43,15 @@ REFUSED: Mapping[str, str] = {
 WITHOUT_EFFECT: Mapping[str, str] = {
     "inter_op_num_threads": "kernels run one after the other; a plan of devices, --devices, runs some side by side",
     "execution_mode": "kernels run one after the other; a plan of devices, --devices, runs some side by side",
-    "graph_optimization_level": "Collage chooses how each kernel is optimised; targets=['onnxruntime -opt-level=0'] turns it off",
+    "graph_optimization_level": "Collage optimises each kernel; targets=['onnxruntime -opt-level=0'] turns it off",
     "enable_cpu_mem_arena": "kernels reserve their memory when they are loaded",
     "enable_mem_pattern": "kernels reserve their memory when they are loaded",
     "enable_mem_reuse": "buffers within a run are shared by lifetime",
     "use_per_session_threads": "each toolchain keeps threads of its own",
     "execution_order": "operators run in the order of the partitioned model",
-    "log_severity_level": "Collage raises errors and warns, and logs nothing",
-    "log_verbosity_level": "Collage raises errors and warns, and logs nothing",
-    "logid": "Collage raises errors and warns, and logs nothing",
+    "log_severity_level": "Collage has no such log: it raises errors and issues warnings",
+    "log_verbosity_level": "Collage has no such log: it raises errors and issues warnings",
+    "logid": "Collage has no such log: it raises errors and issues warnings",
 }
 """Options of a session that change nothing here, and the reason or the way out."""
 
@@ -64,9 +64,9 @@ RUN_REFUSED: Mapping[str, str] = {
 RUN_WITHOUT_EFFECT: Mapping[str, str] = {
     "only_execute_path_to_fetches": "all outputs are computed; extract a model of the outputs that are wanted",
     "enable_profiling": "set enable_profiling in SessionOptions, or use session.executable.profile()",
-    "log_severity_level": "Collage raises errors and warns, and logs nothing",
-    "log_verbosity_level": "Collage raises errors and warns, and logs nothing",
-    "logid": "Collage raises errors and warns, and logs nothing",
+    "log_severity_level": "Collage has no such log: it raises errors and issues warnings",
+    "log_verbosity_level": "Collage has no such log: it raises errors and issues warnings",
+    "logid": "Collage has no such log: it raises errors and issues warnings",
 }
 
 ENTRIES = (
@@ -190,8 +190,8 @@ _REFUSED_ENTRIES: Mapping[str, str] = {
     "session.enable_profiling": "set SessionOptions.enable_profiling",
     "session.max_shape_override": "add_free_dimension_override_by_name fixes lengths",
     "session.save_model_format": "session.executable.save(path) writes an artefact",
-    "ep.context_enable": "session.executable.save(path) keeps what was compiled",
-    "ep.context_file_path": "session.executable.save(path) keeps what was compiled",
+    "ep.context_enable": "session.executable.save(path) keeps the compiled model",
+    "ep.context_file_path": "session.executable.save(path) keeps the compiled model",
 }
 
 
@@ -209,7 +209,7 @@ def check_session_options(options: Any) -> None:
     _refuse_plain(options, "SessionOptions")
     for name in _changed(options, "SessionOptions"):
         if name in REFUSED:
-            raise UsageError(f"SessionOptions.{name} is not kept to: {REFUSED[name]}")
+            raise UsageError(f"SessionOptions.{name} is not supported: {REFUSED[name]}")
         if name in WITHOUT_EFFECT:
             warnings.warn(f"SessionOptions.{name} changes nothing: {WITHOUT_EFFECT[name]}", stacklevel=3)
         elif name not in HONOURED:
@@ -226,7 +226,7 @@ def check_session_options(options: Any) -> None:
         if value in _HARMLESS_ENTRIES.get(key, ()):
             continue
         if key in _REFUSED_ENTRIES:
-            raise UsageError(f"the session's entry {key}={value} is not kept to: {_REFUSED_ENTRIES[key]}")
+            raise UsageError(f"the session's entry {key}={value} is not supported: {_REFUSED_ENTRIES[key]}")
         warnings.warn(
             f"the session's entry {key}={value} changes nothing: it is for ONNX Runtime's kernels", stacklevel=3
         )
@@ -249,7 +249,7 @@ def check_run_options(options: Any) -> None:
         if name == "terminate":
             raise ToolchainError("the run was not begun: RunOptions.terminate is set")
         if name in RUN_REFUSED:
-            raise UsageError(f"RunOptions.{name} is not kept to: {RUN_REFUSED[name]}")
+            raise UsageError(f"RunOptions.{name} is not supported: {RUN_REFUSED[name]}")
         if name not in RUN_WITHOUT_EFFECT:
             raise UsageError(f"RunOptions.{name} is not known to collage's InferenceSession; leave it at its default")
         warnings.warn(f"RunOptions.{name} changes nothing: {RUN_WITHOUT_EFFECT[name]}", stacklevel=3)

@@ -411,7 +411,7 @@ def _check_result(fake: Any) -> None:
     if not isinstance(fake, torch.Tensor):
         raise ModelError(f"it returns {fake!r}, which is neither a tensor nor a length")
     if fake.requires_grad and not fake.is_leaf:
-        raise ModelError("gradients may be asked for; run it under torch.no_grad() or torch.inference_mode()")
+        raise ModelError("gradients may be requested; run it under torch.no_grad() or torch.inference_mode()")
     if fake.layout is not torch.strided or fake.device.type != "cpu":
         raise ModelError(f"an output is a {fake.layout} tensor on {fake.device}")
 

@@ -35,7 +35,7 @@ class CollageRep(BackendRep):  # type: ignore[misc]
         self.executable = executable
 
     def run(self, inputs: Any, **_: Any) -> Any:
-        """Runs the model.
+        """Run the model.
 
         Args:
             inputs: A sequence in the model's order, or a mapping by name.

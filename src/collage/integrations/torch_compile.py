@@ -100,7 +100,7 @@ class _Variant:
         stamps: Their versions and places in memory when it was compiled.
         watch: Their contents.
         suits: Tells if it was compiled for arguments of these lengths; None if it was loaded, and that is not known yet.
-        tolerance: How far results may be from PyTorch's, relative to the largest.
+        tolerance: The tolerance.
         key: Its name in the cache, None if it is not kept.
         suited: The answers of ``suits``, by lengths.
         checked: Sets of lengths at which results were compared.
@@ -127,7 +127,7 @@ class _Variant:
         if late := self.watch.changed_before():
             warnings.warn(
                 "collage: a weight was changed in a way that PyTorch does not count, such as through tensor.data; results "
-                f"of up to {self.watch.pieces} calls before this one were computed with what it was",
+                f"of up to {self.watch.pieces} calls before this one were computed with the old value",
                 RuntimeWarning,
                 stacklevel=6,
             )
@@ -200,7 +200,7 @@ class _Compiled:
                 variant.suited[lengths] = self._stands(pure, variant, arguments)
                 self._note_lengths(variant)
         if not variant.suited[lengths]:
-            self._warn("what was exported does not stand for these lengths")
+            self._warn("the exported graph is not valid for these lengths")
             return None
         computed = self._computed(pure, variant, arguments)
         self._check(pure, variant, arguments, computed)
@@ -356,7 +356,7 @@ class _Compiled:
         try:
             results = variant.executable.run([value if _is_tensor(value) else np.int64(value) for value in inputs])
         except UsageError as error:
-            raise ModelError(f"what was exported does not take its inputs: {error}") from error
+            raise ModelError(f"the exported graph does not accept its inputs: {error}") from error
         return pure.restored([as_torch(value) for value in results.values()])
 
     def _check(self, pure: PureGraph, variant: _Variant, arguments: Sequence[Any], computed: Sequence[Any]) -> None:
@@ -372,10 +372,10 @@ class _Compiled:
         outputs = pure.outputs_of(self._graph.forward(*own))
         for value, expected in zip(computed, [*(own[i] for i in pure.written), *outputs], strict=True):
             if value.dtype != expected.dtype:
-                raise WrongAnswer(f"what was compiled returns {value.dtype}, not {expected.dtype}")
+                raise WrongAnswer(f"the compiled graph returns {value.dtype}, not {expected.dtype}")
             found = compare(as_numpy(value), as_numpy(expected), variant.tolerance)
             if not found.ok:
-                raise WrongAnswer(f"what was compiled computes something else: {found.reason}")
+                raise WrongAnswer(f"the compiled graph computes something else: {found.reason}")
         variant.checked.add(lengths)
 
     def _check_lengths(self, arguments: Sequence[Any]) -> None:

@@ -166,7 +166,7 @@ class VendorWorker(_Service):
     Args:
         factory: ``module:Class`` of the toolchain.
         arguments: Keyword arguments of the class.
-        compiled: What the toolchain made of the model: ``Compiled`` as JSON.
+        compiled: The result of the toolchain: ``Compiled`` as JSON.
         target: Printed form.
         workspace: The folder with its files.
         values: See ``_Service``.

@@ -106,7 +106,7 @@ class KernelWorker:
         """Time a kernel on the model's real values.
 
         Args:
-            compiled: What ``build`` returned.
+            compiled: The result of ``build``.
             target: Printed form.
             workspace: The folder.
             threads: As for ``build``.
@@ -139,7 +139,7 @@ class KernelWorker:
         user's it may fail, since the host stands in for kernels that do; it must not be wrong.
 
         Args:
-            compiled: What ``build`` returned.
+            compiled: The result of ``build``.
             target: Printed form.
             workspace: The folder.
             threads: As for ``build``.
@@ -147,7 +147,7 @@ class KernelWorker:
             lengths: The same for inputs of other lengths.
             inputs: Names of the kernel's inputs in the stores, in order.
             expected: Names of its outputs in the stores, in order; those that a store marks as random are not checked.
-            rounding_sensitive: Those that follow from decisions of the kernel's own: their unsettled elements are not compared.
+            rounding_sensitive: Outputs that follow from decisions of the kernel's own: their unsettled elements are not compared.
             tolerance: See ``collage.numerics.compare``.
 
         Returns:

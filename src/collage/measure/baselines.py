@@ -36,12 +36,12 @@ class TargetBaseline:
 
     Attributes:
         target: The target.
-        availability: Whether its toolchain can be used here.
+        availability: True if its toolchain can be used here.
         support: Which nodes it takes, by index, and why not.
         ranges: Maximal ranges of nodes that it takes, as bits; a single one where it takes the whole model.
-        outcomes: What came of measuring each of them.
+        outcomes: The result of measuring each of them.
         profile: Seconds per node inside these ranges, where its toolchain can tell.
-        refusal: Why it cannot take the whole model, or None.
+        refusal: The reason why it cannot take the whole model, or None.
         refusal_status: What happened when it was tried on the whole model.
     """
 

@@ -43,7 +43,7 @@ class Builds:
         workspace: Folder for kernels, with the model's weights file.
         counters: Counts what is built.
         threads: Threads that each kernel may use; 0 is the toolchains' default.
-        limits: What a build may take.
+        limits: Limits of a build.
         say: Told what is going on.
     """
 

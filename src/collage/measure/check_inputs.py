@@ -68,7 +68,7 @@ class CheckingSets:
     """The result of running a model for reference.
 
     Attributes:
-        failure: Why it cannot be run; None if it can.
+        failure: The reason why it cannot be run; None if it can.
         mismatches: Values that the prepared model computes otherwise than the original. No further set is tried after the
             first one that shows any.
         mismatched_on: The store with the inputs that showed them.
@@ -182,7 +182,7 @@ def capture_checking_sets(
         database: Remembers which other lengths the model takes.
         seed: Of made-up inputs.
         dims: Representative lengths.
-        tolerance: How far the prepared model may be from the original.
+        tolerance: The tolerance.
         original: The original model; None if the prepared one is all that there is.
         in_between: Compare all values whose names survived the preparation, not only outputs.
     """
@@ -216,7 +216,7 @@ def _guessed_lengths(model: ir.Model, guessed: Mapping[str, Any]) -> tuple[str, 
     usual = free_dimensions(model, (), ())
     return tuple(
         f"the model fails where dimension {name!r} is {usual[name]}; everything was measured at the guess {length}, and "
-        f"--dim '{name}=LENGTH' would say a real one"
+        f"--dim '{name}=LENGTH' gives a real one"
         for name, length in guessed.items()
     )
 
@@ -224,7 +224,7 @@ def _guessed_lengths(model: ir.Model, guessed: Mapping[str, Any]) -> tuple[str, 
 def _guesses(model: ir.Model, inputs: Mapping[str, Any], given: Collection[str]) -> tuple[str, ...]:
     return tuple(
         f"the file does not say the rank of input {spec.name!r}; everything was measured at the guess "
-        f"{list(np.shape(inputs[spec.name]))}, and --input {spec.name}=FILE.npy would say a real shape"
+        f"{list(np.shape(inputs[spec.name]))}, and --input {spec.name}=FILE.npy gives a real shape"
         for spec in describe_inputs(model)
         if spec.shape is None and spec.default is None and spec.name not in given and spec.kind is None
     )
@@ -240,7 +240,7 @@ def agrees_with_original(
         shown_on: Holds the inputs on which an earlier preparation did not.
         measure_session: Runs it.
         original: The original model.
-        tolerance: How far it may be off.
+        tolerance: The tolerance.
     """
     values = ValueStore(shown_on.folder.with_name(f"again_{shown_on.folder.name}"))
     names = [str(value.name) for value in model.graph.inputs if shown_on.holds_input(str(value.name))]

@@ -113,7 +113,7 @@ def model_tolerance(model: ir.Model, *, saturating: bool | None = None) -> float
 
     Args:
         model: A model, or a kernel.
-        saturating: Whether sums of products of bytes may saturate; by default where toolchains let them on this machine.
+        saturating: True if sums of products of bytes may saturate; by default where toolchains let them on this machine.
     """
     if saturating is None:
         saturating = this_machine().saturates_products_of_bytes

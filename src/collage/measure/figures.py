@@ -54,7 +54,7 @@ def measure_figures(
         recipe: The executable's.
         quantities: What is asked for; see ``QUANTITIES``.
         session: Has the workspace and the inputs.
-        toolchains: Where its toolchains are found.
+        toolchains: The registry of its toolchains.
 
     Raises:
         ToolchainError: It cannot be loaded or run.

@@ -94,7 +94,7 @@ def measure(
         threads: Threads of the kernel; 0 is the toolchain's default.
         db: Timing database; None is the user's own.
         remeasure: Measure anew even if the timing is known.
-        toolchains: Where toolchains are found; the installed ones by default.
+        toolchains: The registry of toolchains; the installed ones by default.
         workers: Worker processes to use and to leave running.
         say: Told what is going on, a line at a time.
 

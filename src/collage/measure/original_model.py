@@ -23,7 +23,7 @@ class Mismatch:
 
     Attributes:
         value: Its name.
-        reason: How it differs.
+        reason: The difference.
         inputs: The inputs on which it does, such as ``zeros``.
     """
 
@@ -40,13 +40,13 @@ class OriginalModel:
 
     Args:
         path: The model's file.
-        limits: What the process may use.
+        limits: Limits of the process.
         workers: Worker processes lent by the caller, by name; one for originals is among them, or is added.
 
     Attributes:
         path: The model's file.
         evaluator: What runs it; None until ``open`` has succeeded.
-        failure: Why it cannot be run; None if it can, as far as is known.
+        failure: The reason why it cannot be run; None if it can, as far as is known.
     """
 
     def __init__(self, path: Path, limits: Limits, workers: dict[str, Worker] | None = None) -> None:

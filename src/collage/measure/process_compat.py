@@ -38,8 +38,8 @@ class ProcessCompatibility:
     """Asks which toolchains can share a process.
 
     Args:
-        toolchains: Where toolchains are found.
-        database: Where verdicts are kept.
+        toolchains: The registry of toolchains.
+        database: The database that holds verdicts.
         build_of: The build of a target's toolchain.
         say: Told what is going on.
         leaves: Tells the targets of the kernels that toolchains load for a target; by default the target itself.

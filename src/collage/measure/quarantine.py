@@ -30,7 +30,7 @@ class Quarantine:
     """Toolchains that are not used, and the reasons.
 
     Args:
-        database: Where quarantines are kept.
+        database: The database that holds quarantines.
         deaths: Jobs in a row that have to die.
         forgive: Begin with a clean slate, whatever the database says.
         say: Told when a toolchain is quarantined.

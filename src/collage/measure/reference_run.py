@@ -75,7 +75,7 @@ class MadeUp:
 
     Attributes:
         make: Makes them for other lengths, by symbol.
-        inputs: Those on the most frequent occasion, the given ones among them.
+        inputs: Inputs of the most frequent shape profile, including the given ones.
         floats: What made-up floating-point inputs are.
         rank: That of made-up inputs of which nothing says the rank; None if they are scalars.
     """

@@ -57,7 +57,7 @@ def sample_kernel(kernel: Kernel, inputs: Sequence[np.ndarray[Any, Any]], plan: 
     Args:
         kernel: The kernel.
         inputs: Its inputs, on the host.
-        plan: When to stop.
+        plan: The conditions to stop.
 
     Returns:
         Seconds of each timed run; on a device by its own clock.
@@ -88,7 +88,7 @@ def sample(
     Args:
         run: The kernel on ``inputs``.
         inputs: Tensors that the kernel reads; brought back into cache after eviction.
-        plan: When to stop.
+        plan: The conditions to stop.
         device: Whose clock counts, and whose caches; None is the host.
 
     Returns:

@@ -50,12 +50,12 @@ class MeasureSession:
         length_folders: The same with other lengths, at which kernels may refuse to run, but must not be wrong.
 
     Args:
-        toolchains: Where toolchains are found.
-        database: Where timings are kept.
+        toolchains: The registry of toolchains.
+        database: The database that holds timings.
         workspace: Folder for kernels, with the model's weights file.
         threads: Threads that each kernel may use; 0 is the toolchains' default.
         remeasure: Do not look up what the database knows.
-        limits: What workers may use; None is what ``Limits`` says.
+        limits: Limits of workers; None is what ``Limits`` says.
         workers: Worker processes to use and to leave running; None is the session's own.
         say: Told what is going on.
     """

@@ -78,7 +78,7 @@ class TuningRecords:
 
     Args:
         measure_session: Whose workers tune.
-        database: Where records are kept: the texts of the toolchains themselves.
+        database: The database that holds records: the texts of the toolchains themselves.
     """
 
     def __init__(self, measure_session: MeasureSession, database: Database) -> None:

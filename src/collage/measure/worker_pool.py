@@ -56,9 +56,9 @@ class WorkerPool:
     """Hands jobs to toolchains, each in a process of its own.
 
     Args:
-        toolchains: Where toolchains are found.
-        database: Where quarantines are kept.
-        limits: What workers may use.
+        toolchains: The registry of toolchains.
+        database: The database that holds quarantines.
+        limits: Limits of workers.
         forgive: Try again what an earlier session quarantined.
         workers: Worker processes to use and to leave running; None is the crew's own.
         say: Told what is going on.

@@ -69,7 +69,7 @@ class Difference:
         max_abs: Largest absolute difference.
         max_rel: The same relative to the largest reference magnitude of its tensor.
         tolerance: What ``max_rel`` may be.
-        reason: Why it is wrong, or None if it is right.
+        reason: The reason why it is wrong, or None if it is right.
     """
 
     max_abs: float
@@ -88,8 +88,8 @@ def tolerance_of(dtype_names: Iterable[str], quantised: bool = False, saturating
 
     Args:
         dtype_names: These types.
-        quantised: Whether it quantises inside.
-        saturating: Whether sums of products of bytes saturate meanwhile.
+        quantised: True if it quantises inside.
+        saturating: True if sums of products of bytes saturate meanwhile.
     """
     inside = SATURATING_TOLERANCE if saturating else QUANTISED_TOLERANCE
     found = [_FLOAT_TOLERANCE.get(n, _SMALL_FLOAT_TOLERANCE) for n in dtype_names if "float" in n or "complex" in n]

@@ -159,7 +159,7 @@ def read_contents(folder: Path, name: str, notes: Sequence[str] = ()) -> PageCon
         record = read_record(folder)
     except ArtefactError as error:
         record = None
-        told.append(f"its record of what was tried cannot be read: {error}")
+        told.append(f"its record of the search cannot be read: {error}")
     kernels = _kernels(recipe, report, folder)
     inputs = tuple(_value_of(port) for port in recipe.inputs)
     outputs = tuple(_value_of(port) for port in recipe.outputs)

@@ -28,7 +28,7 @@ def numerics_section(contents: PageContents) -> Markup:
         ("allowed", _number(numerics.tolerance, " of the largest output")),
         ("compared with", f"the {reference.model} model{evaluator}" if reference.model else ""),
         ("reason for that", reference.reason or ""),
-        ("inputs besides the usual ones", ", ".join(reference.probes)),
+        ("further inputs", ", ".join(reference.probes)),
         ("preparation left out", ", ".join(reference.left_out)),
         ("random outputs, not compared", ", ".join(reference.random)),
         ("not compared, since rounding-sensitive", _shares(numerics.unsettled.items())),
@@ -119,10 +119,10 @@ def privacy_section(contents: PageContents) -> Markup:
     ]
     if contents.is_redacted:
         text = "Names of this page are replaced. Types, shapes and times are real. It holds no weights and no inputs."
-        return _section("privacy", "What this page holds of the model", tag("p", text))
+        return _section("privacy", "Data of the model on this page", tag("p", text))
     return _section(
         "privacy",
-        "What this page holds of the model",
+        "Data of the model on this page",
         join(
             tag("p", "It holds no weights and no inputs. It loads nothing and sends nothing. It holds:"),
             tag("ul", [tag("li", each) for each in holds]),

@@ -47,7 +47,7 @@ def picture(contents: PageContents, *, has_links: bool = True) -> Markup:
     """Return the picture as an ``svg`` element that needs the page's style sheet.
 
     Args:
-        contents: What to show.
+        contents: The contents to show.
         has_links: Make each box a link to the details of its kernel.
     """
     inputs, outputs = _ports(contents.inputs), _ports(contents.outputs)

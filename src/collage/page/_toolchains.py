@@ -44,7 +44,7 @@ def _used(contents: PageContents) -> Markup:
         for op_type, _ in total.most_common(_MOST_TYPES)
     ]
     columns = ("operator type", *map(short_name, targets))
-    note = "This artefact has no record of what was tried, so only the returned plan is shown."
+    note = "This artefact has no record of the search, so only the returned plan is shown."
     return join(
         tag("p", note, class_="note"),
         table("Operators of the returned plan by toolchain", columns, rows, numbers=range(1, len(columns))),

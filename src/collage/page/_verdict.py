@@ -115,7 +115,7 @@ def _headline(gain: Gain, report: Report) -> str:
 def _interval(gain: Gain, winner: str) -> str:
     ratio = gain.ratio
     if gain.row == winner:
-        return f"Nothing over {_OVER[gain.over]}, which is what is returned."
+        return f"Nothing over {_OVER[gain.over]}, which is returned itself."
     lost = "Nothing, it is slower: " if ratio.high < 1.0 else ""
     told = f"{lost}{ratio.value:.2f} times, with 95 % confidence {ratio.low:.2f} to {ratio.high:.2f}."
     return f"{told} A difference is not proven." if ratio.low <= 1.0 <= ratio.high else told

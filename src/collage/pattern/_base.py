@@ -146,7 +146,7 @@ class PatternLike:
         return self
 
     def add_graph_constraint(self, constraint: _constraints.NonLeafExternUse) -> PatternLike:
-        """Adds a constraint on the whole pattern that this pattern is a part of."""
+        """Add a constraint on the whole pattern that this pattern is a part of."""
         if not isinstance(constraint, _constraints.NonLeafExternUse):
             raise PatternError(
                 f"{constraint!r} is not a graph constraint; there is _constraints.NonLeafExternUse(True or False)"
@@ -274,7 +274,7 @@ class Pattern(PatternLike):
     Attributes:
         name: Name of the capture, or None.
         predicates: Tests of the value itself.
-        constraints: What relates this pattern to others.
+        constraints: The constraints that relate this pattern to others.
         is_unique: Set by ``uniq``.
         known_users: Patterns that were built upon this one, in order.
     """
@@ -444,7 +444,7 @@ class PdomSeq(Seq):
 
 
 def pattern_of(thing: Any) -> PatternLike:
-    """Reads an operand: a pattern, a sequence, a number or list (a constant of that value), or None (absent)."""
+    """Read an operand: a pattern, a sequence, a number or list (a constant of that value), or None (absent)."""
     from collage.pattern._nodes import absent, is_const
 
     if isinstance(thing, PatternLike):

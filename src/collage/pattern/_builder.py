@@ -25,7 +25,7 @@ class Builder:
         label: The label of the rule.
         nodes: The new nodes, in order.
         constants: The new initializers.
-        plain: Those that come from numbers without an element type, with the number and the wish for a name.
+        plain: Constants that come from numbers without an element type, with the number and the wish for a name.
     """
 
     def __init__(self, label: str, fresh: Callable[[str], str]) -> None:
@@ -101,7 +101,7 @@ class Builder:
         return value
 
     def keep_only(self, results: Iterable[ir.Value]) -> None:
-        """Drops what the results do not need."""
+        """Drop what the results do not need."""
         needed: set[ir.Value] = set(results)
         kept: list[ir.Node] = []
         for node in reversed(self.nodes):
@@ -114,7 +114,7 @@ class Builder:
         self.constants = [value for value in self.constants if value in needed]
 
     def discard(self) -> None:
-        """Takes back what was built: the graph's values forget that it used them."""
+        """Take back what was built: the graph's values forget that it used them."""
         for node in self.nodes:
             _forget_inputs(node)
 

@@ -79,7 +79,7 @@ def _converted(content: Any, dtype: ir.DataType) -> np.ndarray[Any, Any]:
     """
     array = np.asarray(content)
     if dtype == ir.DataType.STRING:
-        raise NotApplicable(f"the number {content!r} stands where a STRING is wanted")
+        raise NotApplicable(f"the number {content!r} is given, but a STRING is needed")
     with np.errstate(all="ignore"):
         new = array.astype(dtype.numpy())
         if dtype.is_floating_point():

@@ -142,7 +142,7 @@ class NoConsumer(Constraint):
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:
-        """The value's pattern; what is excluded takes no part in the match."""
+        """The value's pattern; what is excluded is not a part of the match."""
         return (self.value,)
 
 

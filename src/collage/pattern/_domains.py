@@ -68,7 +68,7 @@ def in_order(
 def _keep_used_as_wanted(
     plan: Plan, scope: Scope, domains: dict[Pattern, Domain], known: dict[tuple[object, ...], Domain]
 ) -> bool:
-    """Takes out nodes whose users break a constraint whatever else is chosen. Tells whether any were."""
+    """Take out nodes whose users break a constraint whatever else is chosen. Return True if there were any."""
     if any(isinstance(c, Dominates) for constraints in plan.constraints.values() for c in constraints):
         return False
     inside: Domain = {}
@@ -158,7 +158,7 @@ def _may_commute(pattern: OpPattern) -> bool:
 
 
 def _narrow(arcs: list[_Arc], domains: dict[Pattern, Domain]) -> bool:
-    """Takes nodes out of domains until every arc is consistent; False if one becomes empty."""
+    """Take nodes out of domains until every arc is consistent; False if one becomes empty."""
     values: dict[Pattern, dict[ir.Value, None]] = {}
     touching: dict[Pattern, list[_Arc]] = {}
     for arc in arcs:

@@ -20,7 +20,7 @@ class Region:
     Attributes:
         nodes: The nodes between them.
         culprit: The node at which the domination fails, None if it holds.
-        fault: What is wrong there.
+        fault: The fault there.
     """
 
     nodes: dict[ir.Node, None]
@@ -41,7 +41,7 @@ def region_of(state: SearchState, constraint: Dominates) -> Region:
             if node is None or node is parent or node in between:
                 continue
             if not state.matches_anew(constraint.path, value, any_output=True):
-                return Region(between, node, "is not what the path may have")
+                return Region(between, node, "is not allowed on the path")
             between[node] = None
             pending.append(node)
     inside = {**between, child: None}

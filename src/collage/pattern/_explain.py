@@ -235,7 +235,7 @@ def _constraint_wording(state: SearchState, pattern: Pattern, where: str, constr
         case Relation(values=values, text=text):
             return f"{', '.join(_at(state, p) for p in values if p in state.bound)} must be so that {text}"
         case Distinct():
-            return f"{where} stands for two patterns that must be distinct"
+            return f"{where} matches two patterns that must be distinct"
         case Dominates(child=child, parent=parent):
             region = _dominance.region_of(state, constraint)
             culprit = f"{_name(region.culprit)} {region.fault}"

@@ -23,7 +23,7 @@ SETS = "sets"
 
 
 class NotInMatch(PatternError, KeyError):
-    """A match is asked for a name or a pattern that takes no part in it."""
+    """A match is asked for a name or a pattern that is not a part of it."""
 
     def __str__(self) -> str:
         return Exception.__str__(self)
@@ -63,7 +63,7 @@ class Match:
                 raise NotInMatch(_no_capture(key, self.captures))
             return self.captures[key]
         if key.last not in self.bound:
-            raise NotInMatch(f"{key!r} takes no part in {self!r}")
+            raise NotInMatch(f"{key!r} is not a part of {self!r}")
         return self.bound[key.last]
 
     def __contains__(self, key: object) -> bool:
@@ -74,12 +74,12 @@ class Match:
         """The node of a node pattern.
 
         Raises:
-            NotInMatch: The pattern stands for a value, or takes no part in this match.
+            NotInMatch: The pattern stands for a value, or is not a part of this match.
         """
         if isinstance(pattern, str):
             raise NotInMatch(f"node() takes a pattern; match[{pattern!r}].producer() is the node behind a name")
         if pattern.last not in self.node_of:
-            why = "stands for a value, not for a node" if pattern.last in self.bound else f"takes no part in {self!r}"
+            why = "matches a value, not a node" if pattern.last in self.bound else f"is not a part of {self!r}"
             raise NotInMatch(f"{pattern!r} {why}")
         return self.node_of[pattern.last]
 

@@ -241,7 +241,7 @@ def is_op(*op_types: str, domain: str = "", commutative: bool | None = None) -> 
     Args:
         op_types: Operator types such as ``Conv``; several mean any of them.
         domain: Domain of the operators; the standard one by default.
-        commutative: Whether operands may be permuted; None follows the operator table.
+        commutative: True if operands may be permuted; None follows the operator table.
     """
     if not op_types:
         raise PatternError("is_op() needs an operator type, such as is_op('Conv'); any_op() matches every node")

@@ -25,7 +25,7 @@ class Plan:
         constraints: Constraints by pattern that takes part.
         parents: By pattern, the operators that have it as an operand.
         claims: By pattern, the one in whose name it claims a node: parts of a conjunction share theirs.
-        non_leaf: Whether inner nodes must or must not be used outside; None may.
+        non_leaf: True if inner nodes must be used outside, False if they must not, None if they may.
         order: All patterns that may take part, for messages and for comparing matches.
         inner: Plans of the patterns that are matched anew: refused, excluded, and path patterns.
         plain: Wildcards that are one operand of one operator and nothing else: which value each gets decides nothing.
@@ -77,7 +77,7 @@ class Plan:
 
 
 def compile_pattern(pattern: PatternLike, known: dict[Pattern, Plan] | None = None) -> Plan:
-    """Makes a pattern ready for the solver.
+    """Make a pattern ready for the solver.
 
     Args:
         pattern: The pattern.

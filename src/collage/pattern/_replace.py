@@ -69,7 +69,7 @@ def plan_edit(
     *,
     keeps_used_nodes: bool,
 ) -> Edit:
-    """Checks a replacement.
+    """Check a replacement.
 
     Raises:
         NotApplicable: It would make a wrong or invalid model; says how.
@@ -300,7 +300,7 @@ def _check_external_uses(
 def _check_order(
     builder: Builder, replaced: Mapping[ir.Value, ir.Value], removed: tuple[ir.Node, ...], scope: Scope
 ) -> ir.Node | None:
-    """Finds the last node that the new ones need, and refuses cycles.
+    """Find the last node that the new ones need, and refuse cycles.
 
     Raises:
         NotApplicable: A new node would depend on itself; names the way.

@@ -63,7 +63,7 @@ class Application:
         rule: Name of the rule.
         nodes: Names of the matched nodes.
         new_nodes: Names of the nodes put in their place; empty if nothing was changed.
-        reason: Why nothing was changed; None if it was.
+        reason: The reason why nothing was changed; None if it was.
     """
 
     rule: str
@@ -100,7 +100,7 @@ class RewriteRule(ABC):
 
     Attributes:
         name: Name in messages and in the metadata of new nodes; the class's name unless set.
-        pattern: What to look for.
+        pattern: The pattern to find.
         fuzzy_ops: Operator types that the match may skip.
         keeps_used_nodes: True if matched nodes that are used elsewhere may stay beside what replaces them, so that
             work is done twice. False refuses such a match.
@@ -113,7 +113,7 @@ class RewriteRule(ABC):
 
     @abstractmethod
     def callback(self, match: _match.Match, op: Builder) -> Replacement | None:
-        """Builds the replacement of one match.
+        """Build the replacement of one match.
 
         Args:
             match: Where the pattern lies; ``match[pattern]`` and ``match["name"]`` give values, ``match.node(pattern)``
@@ -349,7 +349,7 @@ def _replacement(rule: RewriteRule, match: _match.Match, builder: Builder) -> di
         old, new = pair
         if isinstance(old, PatternLike):
             if old not in match:
-                raise PatternError(f"{where} replaces {old!r}, which takes no part in the match")
+                raise PatternError(f"{where} replaces {old!r}, which is not a part of the match")
             old = match[old]
         if not isinstance(old, ir.Value):
             raise PatternError(f"{expected}, not {pair!r}")

@@ -267,7 +267,7 @@ def scope_of(graph: GraphLike, fuzzy_ops: Iterable[str] = (), within: GraphLike 
             return scope
     if within is None:
         return Scope(graph, fuzzy_ops)
-    raise PatternError(f"{own.name!r} is not a graph, body or function of what is given as within=")
+    raise PatternError(f"{own.name!r} is not a graph, body or function of the model that is given as within=")
 
 
 def _outermost(graph: ir.Graph) -> ir.Graph:

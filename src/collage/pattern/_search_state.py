@@ -37,7 +37,7 @@ class SearchState(ABC):
         between: Nodes that lie inside the match without a pattern.
         given: Patterns that an outer search bound.
         active: Patterns that take part.
-        is_partial: Whether a part of the match is looked for alone.
+        is_partial: True if a part of the match is looked for alone.
     """
 
     def __init__(self, plan: Plan, scope: Scope, trace: Trace | None, only: tuple[Pattern, ...] | None) -> None:
@@ -59,17 +59,17 @@ class SearchState(ABC):
         """Return True if an inner pattern (refused, excluded, path) matches at a value, given what is bound already."""
 
     def note(self, reason: str, pattern: Pattern, subject: Any, detail: Any = None) -> None:
-        """Records a failure if anybody wants to know."""
+        """Record a failure, if an explanation is wanted."""
         if self.trace is not None:
             self.trace.note(self, reason, pattern, subject, detail)
 
     def skip(self, path: Iterable[ir.Node]) -> None:
-        """Notes nodes that an edge skips, on which no pattern may lie then."""
+        """Note nodes that an edge skips, on which no pattern may lie then."""
         for node in path:
             self._set(self.skipped, node, None)
 
     def enclose(self, region: Iterable[ir.Node]) -> None:
-        """Notes nodes that lie inside the match, whether patterns lie on them or not."""
+        """Note nodes that lie inside the match, whether patterns lie on them or not."""
         for node in region:
             self._set(self.between, node, None)
 

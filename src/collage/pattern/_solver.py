@@ -49,7 +49,7 @@ class Budget:
     """The number of steps that a search may take.
 
     Args:
-        pattern: What is looked for.
+        pattern: The pattern to find.
         scope: Where.
         steps: Steps allowed; None allows a second or two, and more in a large graph.
     """
@@ -59,7 +59,7 @@ class Budget:
         self.pattern = pattern
 
     def spend(self) -> None:
-        """Takes one step.
+        """Take one step.
 
         Raises:
             MatchBudgetExceeded: There was none left.
@@ -80,7 +80,7 @@ class Solver(SearchState):
     """One search over one scope.
 
     Args:
-        plan: What to look for.
+        plan: The pattern to find.
         scope: Where to look.
         budget: Steps left, shared with inner searches.
         domains: Nodes that a pattern can lie on at all; patterns that are missing may lie anywhere.
@@ -110,7 +110,7 @@ class Solver(SearchState):
     # ------------------------------------------------------------------ the machine
 
     def solutions(self, starts: Iterable[Agenda]) -> Iterator[None]:
-        """Runs the search; at each yield, the attributes hold a solution."""
+        """Run the search; at each yield, the attributes hold a solution."""
         choices: list[tuple[Iterator[Agenda], int]] = [(iter(starts), len(self._trail))]
         agenda: Agenda | None = None
         while choices:
@@ -137,7 +137,7 @@ class Solver(SearchState):
         return (("unify", pattern, value, any_output), ())
 
     def _refuse(self, reason: str, pattern: Pattern, subject: Any, detail: Any = None) -> Agenda | None:
-        """Ends a goal that failed."""
+        """End a goal that failed."""
         self.note(reason, pattern, subject, detail)
         return None
 

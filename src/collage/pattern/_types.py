@@ -79,7 +79,7 @@ class Context:
 
     Attributes:
         graph: The main graph, or that of the function.
-        known: What follows from the inputs.
+        known: The facts that follow from the inputs.
         attributes: What references to attributes of the function stand for.
         is_valid: True if ONNX's inference finds no fault in the graph as it is; None as long as it was not asked.
     """
@@ -147,7 +147,7 @@ class Types:
 
         Args:
             nodes: The nodes.
-            context: What is known of the values that they read.
+            context: The known facts about the values that they read.
             imports: Versions of their domains.
             strict: Fail where a node is given what it does not take, of those whose operands are all of known type.
             claims: Results that are taken for inputs, and what is known of them then.
@@ -231,7 +231,7 @@ class _Piece:
     Args:
         types: Those of the model that they are from, which holds the functions that they call.
         nodes: The nodes, in order.
-        context: What is known of the values that they read.
+        context: The known facts about the values that they read.
         claims: Results that are taken for inputs, and what is known of them then.
     """
 
@@ -382,7 +382,7 @@ def _concluded(
             changed[old] = after
     if changed:
         names = ", ".join(repr(value.name) for value in changed)
-        with refused_if_invalid(f"what uses {names} does not take the replacement"):
+        with refused_if_invalid(f"a user of {names} does not accept the replacement"):
             return {**types.accept(changed, context), **facts}
     return facts
 

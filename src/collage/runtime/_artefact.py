@@ -152,7 +152,7 @@ def _save_folder(files: Sequence[Path], new: Path, path: Path) -> None:
 
 
 def _exchange(new: Path, path: Path) -> bool:
-    """Swaps two folders in one step, if system and file system can; Python has no name for it."""
+    """Swap two folders in one step, if system and file system can; Python has no name for it."""
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2

@@ -45,7 +45,7 @@ def load_kernel(
         return toolchains.get(compiled.toolchain).load(compiled, target, workspace, options)
     file = str(compiled.metadata.get(_PROGRAM))
     if file not in compiled.files:
-        raise CompileError(f"{file[:80]!r} is no file of a kernel for {target}")
+        raise CompileError(f"{file[:80]!r} is not a file of a kernel for {target}")
 
     def load(part: Compiled) -> Kernel:
         return load_kernel(part, Target.parse(part.target), workspace, options, toolchains)

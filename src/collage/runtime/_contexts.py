@@ -43,7 +43,7 @@ class ContextPool:
         return self._made > 0 or self._growing.locked()
 
     def run(self, values: Sequence[Any], is_empty: bool = False, targets: Targets | None = None) -> Sequence[Any]:
-        """Runs on a context that is free; ``is_empty`` says that some input has no elements. ``targets``: see ``run_to``."""
+        """Run on a context that is free; ``is_empty`` says that some input has no elements. ``targets``: see ``run_to``."""
         context = self.hold()
         try:
             if targets is not None:
@@ -76,7 +76,7 @@ class ContextPool:
             return self._another() or self._free.get()
 
     def release(self, context: Executor) -> None:
-        """Takes a context back."""
+        """Take a context back."""
         self._free.put(context)
 
     def hold_all(self, until: float) -> Callable[[], None]:

@@ -123,7 +123,7 @@ class Program:
                 raise ValueError("it is too large")
             program = _program(json.loads(path.read_text(encoding="utf-8")))
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise ToolchainError(f"{path.name} is no program of control flow: {str(error)[:200]}") from error
+            raise ToolchainError(f"{path.name} is not a program of control flow: {str(error)[:200]}") from error
         return program
 
 
@@ -160,7 +160,7 @@ def _body(data: Mapping[str, Any]) -> Body:
 
 def _whole(data: Any) -> int:
     if type(data) is not int:
-        raise TypeError(f"{str(data)[:80]!r} is no whole number")
+        raise TypeError(f"{str(data)[:80]!r} is not a whole number")
     return data
 
 

@@ -41,7 +41,7 @@ class CheckedKernel:
         self._last: Sequence[Any] = ()
 
     def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Calls the kernel.
+        """Call the kernel.
 
         Raises:
             ToolchainError: A value is not what the model says, an input was changed, or an output lies in memory that is

@@ -55,7 +55,7 @@ class _ChainExecutor(Executor):
         super().__init__(self._merged, inputs, outputs, stand_in)
 
     def trace(self, values: Sequence[Any]) -> tuple[Sequence[Any], list[Span]]:
-        """Runs each kernel by itself, and tells when it began, and when its device was done with it."""
+        """Run each kernel by itself, and return when it began, and when its device was done with it."""
         inputs, outputs = self._names
         spans: list[Span] = []
         known = dict(zip(inputs, values, strict=True))
@@ -140,7 +140,7 @@ class DeviceChain:
         """By shapes of inputs; None where kernels are better called one by one."""
 
     def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Runs the chain from arrays to arrays.
+        """Run the chain from arrays to arrays.
 
         Shapes that are seen for the first time run kernel by kernel, in which libraries also choose and reserve what they
         need; the second time they are recorded, and then replayed.
@@ -149,7 +149,7 @@ class DeviceChain:
         return [self._device.download(values[name]) for name in self.outputs]
 
     def trace(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], list[Span]]:
-        """Runs kernel by kernel, waiting for each, and tells how long the device took."""
+        """Run kernel by kernel, waiting for each, and return how long the device took."""
         values, spans = self._uploaded(inputs), []
         for step in self._stretch.steps:
             began = time.perf_counter_ns()
@@ -199,7 +199,7 @@ class _Stretch:
         self._dead = [[name for name in made if last[name] == position] for position in range(len(steps))]
 
     def run(self, values: Values) -> Values:
-        """Adds what the steps make to ``values``, and takes out what is not needed after them: its memory serves again."""
+        """Add what the steps make to ``values``, and take out what is not needed after them: its memory serves again."""
         for step, dead in zip(self.steps, self._dead, strict=True):
             _run(step, values)
             for name in dead:
@@ -237,7 +237,7 @@ class _Program:
         return recording.replay
 
     def _called(self, stretch: _Stretch, read_later: set[str]) -> Callable[[], None]:
-        """Calls steps; what they make is put where recordings after them expect it."""
+        """Call steps; what they make is put where recordings after them expect it."""
         made = stretch.run(dict(self._values))
         fixed = {name: self._device.copy(made[name]) for name in stretch.wanted if name in read_later}
         self._values.update({name: made[name] for name in stretch.wanted} | fixed)

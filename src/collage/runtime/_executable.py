@@ -50,31 +50,31 @@ Inputs = Mapping[str, Any] | Sequence[Any]
 
 
 class Executable:
-    """A model, compiled: kernels of one or several toolchains behind one call.
+    """A compiled model: kernels of one or several toolchains behind one call.
 
-    Several threads may run it at once; each run has a context to itself: buffers and kernels of its own. A context is
-    loaded when it is first needed. There are at most ``contexts`` of them; beyond that, runs wait for each other.
+    Several threads may run it at the same time. Each run needs a context: buffers and kernels of its own. A context is loaded
+    when it is first needed. There are at most ``contexts`` of them. If all are in use, further runs wait.
 
-    Tensors come in as NumPy, as PyTorch's, or through DLPack; they go out as NumPy, which speaks DLPack, or as
-    PyTorch's where an input was one.
+    Inputs are NumPy arrays, tensors of PyTorch, or objects that support DLPack. Outputs are NumPy arrays, or tensors of
+    PyTorch if an input was one.
 
     Args:
-        recipe: What it consists of.
+        recipe: The plan as values: kernels and their files.
         workspace: The folder that holds its files.
         owns_workspace: The folder is one of ``make_scratch``, to be removed when the executable is gone.
-        toolchains: Where its toolchains are found.
-        contexts: How many runs may go on at once. None is what the recipe says, or else as many as there are cores for the
-            threads of their kernels: one where each kernel uses all cores, since two such runs at once take longer than one
-            after the other.
-        debug: Check every kernel at its border, on every call: types, shapes, layout, and that inputs are left alone.
+        toolchains: The registry of its toolchains.
+        contexts: Number of runs that may go on at the same time. None takes the
+            number in the recipe, or else the number of cores divided by the threads of a kernel. That is one if each
+            kernel uses all cores, since two such runs at once take longer than one after the other.
+        debug: Check every call of a kernel: types, shapes, layout, and that inputs do not change.
         is_lazy: Load no kernel before the first run, or ``warm_up``.
-        threads: Threads that kernels use; None is what the recipe says.
+        threads: Threads of each kernel; None takes the number in the recipe.
 
     Attributes:
         inputs: The model's inputs.
         outputs: The model's outputs.
         report: The report of ``compile``, see ``collage.report.Report``; an empty one if there is none.
-        notes: What a user should know of how it was loaded or ran, such as kernels that were rebuilt.
+        notes: Remarks on loading and running, such as kernels that were rebuilt.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Executable:
             weakref.finalize(self, remove_scratch, workspace)
 
     def run(self, inputs: Inputs = (), *, out: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Runs the model.
+        """Run the model.
 
         Args:
             inputs: Tensors by name, or in the model's order.
@@ -146,12 +146,12 @@ class Executable:
         return dict(zip(self._output_names, results, strict=True))
 
     def __call__(self, *inputs: Any) -> Any:
-        """Runs the model on inputs in the model's order; returns its output, or a tuple of them."""
+        """Run the model on inputs in the model's order, and return its output, or a tuple of them."""
         results = tuple(self.run(inputs).values())
         return results[0] if len(results) == 1 else results
 
     async def arun(self, inputs: Inputs = ()) -> dict[str, Any]:
-        """Runs the model in a thread, so that an event loop goes on meanwhile; otherwise like ``run``."""
+        """Run the model in a thread, so that an event loop goes on meanwhile; otherwise like ``run``."""
         return await asyncio.to_thread(self.run, inputs)
 
     def trace(
@@ -185,11 +185,11 @@ class Executable:
             self._contexts.release(context)
 
     def profile(self, inputs: Inputs = (), *, runs: int = 20) -> Profile:
-        """Times every kernel where it stands, in whole runs of the model.
+        """Time every kernel where it stands, in whole runs of the model.
 
         Args:
             inputs: As for ``run``.
-            runs: How many runs count; a fifth as many go before them.
+            runs: Number of runs that count. A fifth as many run before them.
 
         Raises:
             InputError: A name, type or shape does not fit.
@@ -254,7 +254,7 @@ class Executable:
         return explanation_of(self.recipe, self.workspace)
 
     def save(self, path: str | Path, *, recipe_only: bool = False) -> Path:
-        """Writes the artefact, atomically: it is there whole, or as it was before.
+        """Write the artefact, atomically: it is there whole, or as it was before.
 
         Args:
             path: A folder, or a file whose name ends in ``.zip``; it does not exist, or is an artefact to replace.
@@ -299,7 +299,7 @@ class _Loader:
         self._kernels: HostKernels | None = None
 
     def executor(self) -> Executor:
-        """Loads every kernel anew."""
+        """Load every kernel anew."""
         note_loading()
         recipe = self._recipe
         if recipe.devices is not None:
@@ -316,7 +316,7 @@ class _Loader:
         return executor_of(steps, inputs, outputs, None if self._debug else self)
 
     def _in_branches(self) -> Executor:
-        """Loads every kernel anew, each in the thread of its branch."""
+        """Load every kernel anew, each in the thread of its branch."""
         recipe, loads = self._recipe, [partial(self._load, record, self._options) for record in self._recipe.kernels]
         lanes = lanes_of(recipe, self._branches)
         threads = CoreSets(dict.fromkeys(lanes, ()))
@@ -326,7 +326,7 @@ class _Loader:
         return DeviceExecutor(branch_steps(recipe, kernels, lanes), inputs, outputs, threads, self)
 
     def _on_devices(self, layout: DeviceLayout) -> Executor:
-        """Loads every kernel anew, each on its device."""
+        """Load every kernel anew, each on its device."""
         recipe, problem = self._recipe, missing_cores(layout)
         if (
             problem is not None

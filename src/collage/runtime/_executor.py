@@ -28,7 +28,7 @@ class Step:
 
     Attributes:
         name: The kernel's global symbol.
-        kernel: What to call.
+        kernel: The kernel to call.
         inputs: Names of the values it reads, in its order.
         outputs: Names of the values it makes, in its order.
     """
@@ -115,7 +115,7 @@ class Executor:
         self._rescue = host.rescue if host is not None else _fail
 
     def run(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Runs all steps on inputs in the model's order; returns outputs in the model's order."""
+        """Run all steps on inputs in the model's order, and return outputs in the model's order."""
         slots, suspects = self._slots(values), self._unproven
         # The same as calling _call and _settle, spelt out: calls would double what a kernel costs on top of itself.
         for position, (into, (kernel, inputs, outputs, dead)) in enumerate(self._program):
@@ -134,7 +134,7 @@ class Executor:
         return self._owned([slots[i] for i in self._outputs], values, suspects)
 
     def run_empty(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Runs like ``run``, where an input has no elements: kernels that are given such a tensor are left to the host.
+        """Run like ``run``, where an input has no elements: kernels that are given such a tensor are left to the host.
 
         Toolchains get nothing wrong as often as nothing: one leaves reductions over it unwritten. Nor is there anything
         to gain.
@@ -166,7 +166,7 @@ class Executor:
         return self._owned([slots[i] for i in self._outputs], values, self._apart)
 
     def trace(self, values: Sequence[Any]) -> tuple[Sequence[Any], list[Span]]:
-        """Runs like ``run``, and tells when each step's kernel began and ended."""
+        """Run like ``run``, and return when each step's kernel began and ended."""
         spans: list[Span] = []
         slots = self._slots(values)
         for position in range(len(self._steps)):

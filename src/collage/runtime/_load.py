@@ -44,31 +44,32 @@ def load(
     trusted: bool = False,
     threads: int | None = None,
 ) -> Executable:
-    """Reads an artefact: verifies every byte, rebuilds kernels that do not fit this machine, and loads the rest.
+    """Read an artefact: verify every byte, rebuild kernels that do not fit this machine, and load the rest.
 
-    Of a pack, the plan for this machine is loaded. If there is none, the nearest is loaded, or else one portable kernel for
-    the whole model, with a warning.
+    Of a pack, the plan for this machine is loaded. If there is none, the nearest plan is loaded, or else one portable kernel
+    for the whole model, with a warning.
 
-    If the processors that this process may use are fewer than the threads of the artefact, kernels use fewer threads.
+    If the artefact has more threads than this process may use processors, kernels use fewer threads.
 
     Args:
         path: The artefact: a folder, a zip, or a URL of one such as ``s3://bucket/m.collage`` or ``store://resnet50``.
-        toolchains: Where its toolchains are found.
-        contexts: How many runs may go on at once; see ``Executable``.
-        rebuild: Build every kernel anew from the model, and load nothing that the artefact brings compiled: for
-            artefacts of people whose programs you would not run.
-        debug: Check every kernel at its border, on every call.
+        toolchains: The registry of its toolchains.
+        contexts: Number of runs that may go on at the same time; see ``Executable``.
+        rebuild: Build every kernel from the model, and load no compiled code of the artefact. For artefacts of people whose
+            programs you would not run.
+        debug: Check the inputs and outputs of every kernel, on every call.
         lazy: Load kernels at the first run, or in ``warm_up``: for servers that load before they fork.
-        trusted: Do not have the models in the artefact checked, which takes a second: for artefacts of your own. Every byte
-            is compared with its digest all the same.
-        threads: Threads of each kernel; None is what the artefact was compiled for, as far as this machine has them.
+        trusted: Skip the check of the models in the artefact, which takes a second. For artefacts of your own. Every byte is
+            still compared with its digest.
+        threads: Threads of each kernel. None uses those of the compilation, or fewer if this machine has fewer.
 
     Returns:
-        The executable. Its ``notes`` say what was rebuilt, and in what this machine differs from that of the compilation.
+        The executable. Its ``notes`` name the kernels that were rebuilt, and the differences between this machine and the one
+        of the compilation.
 
     Raises:
         UsageError: There is nothing at the path.
-        ArtefactError: It is incomplete, was changed, or needs a toolchain that is not here.
+        ArtefactError: It is incomplete, was changed, or needs a toolchain that is not installed.
     """
     if contexts is not None and contexts < 1:
         raise UsageError(f"an executable needs at least one context, not {contexts}")
@@ -156,7 +157,7 @@ def _reason_to_build(compiled: Compiled, build: str | None, fit: Fit, found: Ava
         rebuild: Everything is to be compiled.
     """
     if rebuild:
-        return "as was asked for"
+        return "as was requested"
     if not compiled.files:
         return "the artefact is a recipe only"
     # The host only calls what is inside a kernel with parts.

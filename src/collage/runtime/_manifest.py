@@ -194,7 +194,7 @@ def _check_kernels(recipe: Recipe) -> None:
     for kernel in recipe.kernels:
         theirs = kernel.compiled
         if (len(theirs.inputs), len(theirs.outputs)) != (len(kernel.inputs), len(kernel.outputs)):
-            raise ValueError(f"kernel {kernel.name!r} does not take, or make, what it was compiled for")
+            raise ValueError(f"kernel {kernel.name!r} has other inputs or outputs than it was compiled for")
         for compiled in (replace(theirs, target=kernel.target), *theirs.inner):
             target = Target.parse(compiled.target)
             if compiled.toolchain != target.toolchain:
@@ -202,7 +202,7 @@ def _check_kernels(recipe: Recipe) -> None:
             if compiled.parts and not has_bodies(target):
                 raise ValueError(f"kernel {kernel.name!r} is for {target}, and holds other kernels")
             if not set(compiled.files) <= set(theirs.files):
-                raise ValueError(f"kernel {kernel.name!r} has not the files of a kernel inside it")
+                raise ValueError(f"kernel {kernel.name!r} lacks files of a kernel inside it")
             counts.append(int(target.option("threads") or 0))
     if not all(0 <= count <= _MAX_THREADS for count in counts):
         raise ValueError(f"{max(counts)} threads or streams")

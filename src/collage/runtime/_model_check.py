@@ -41,7 +41,7 @@ class ModelCheck:
         if not hasattr(os, "O_NOFOLLOW"):
             raise ArtefactError(
                 f"{folder}: models are checked, and built, on Linux and macOS only; "
-                f"load(path, trusted=True) loads what was compiled elsewhere, for artefacts of your own"
+                f"load(path, trusted=True) loads artefacts of your own that were compiled elsewhere"
             )
         if is_here or _READER in sys.modules:
             return

@@ -130,7 +130,7 @@ def read_pack(folder: Path) -> tuple[str, tuple[str, ...]]:
         )
     manifests, model = told.get("plans"), _digest_or_empty(told.get("model"))
     if not isinstance(manifests, list) or not 1 <= len(manifests) <= _MOST_PLANS or not model:
-        raise ArtefactError(f"{path} is not a pack: it tells no model, or not 1 to {_MOST_PLANS} plans")
+        raise ArtefactError(f"{path} is not a pack: it has no model, or not 1 to {_MOST_PLANS} plans")
     if not all(_digest_or_empty(digest) for digest in manifests) or len(set(manifests)) < len(manifests):
         raise ArtefactError(f"{path} is not a pack: a plan is not named by a digest, or is there twice")
     return model, tuple(manifests)
@@ -174,7 +174,7 @@ def why_not_together(plans: Sequence[PackedPlan]) -> str | None:
             return f"two plans are for one machine, {plan.made_on}"
         for digest, size in plan.files.values():
             if sizes.setdefault(digest, size) != size:
-                return f"two sizes are told of one file, {digest}"
+                return f"one file has two sizes, {digest}"
     return None
 
 

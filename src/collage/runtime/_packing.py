@@ -66,7 +66,7 @@ def unpack_plan(artefact: str | Path, path: str | Path, machine: str) -> PackedP
     Args:
         artefact: The pack.
         path: A folder, a file whose name ends in ``.zip``, or a URL.
-        machine: How the fingerprint of the plan's machine begins, or the digest of its manifest.
+        machine: The first characters of the fingerprint of the plan's machine, or the digest of its manifest.
 
     Raises:
         UsageError: It is not a pack, or holds not exactly one plan of such a machine.

@@ -107,11 +107,11 @@ class PlacedStep:
     """One kernel call, or copy, on a device.
 
     Attributes:
-        step: What is called.
+        step: The function to call.
         device: Where.
         reads: In which scope each input must lie; None where it does not matter.
         writes: In which scope each output lies.
-        is_copy: Whether it is a copy, and no kernel.
+        is_copy: True if it is a copy and not a kernel.
     """
 
     step: Step
@@ -231,18 +231,18 @@ class DeviceExecutor(Executor):
         self._arrivals = None if arrivals is None else [arrivals.get(name) for name in inputs]
 
     def run(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Runs all steps on inputs in the model's order; returns outputs in the model's order."""
+        """Run all steps on inputs in the model's order, and return outputs in the model's order."""
         return self._results(self._go(values), values)
 
     def _run_in_place(self, values: Sequence[Any], targets: Targets) -> Sequence[Any]:
         return self._results(self._go(values, targets), values)
 
     def run_empty(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Runs like ``run``; kernels that are given a tensor without elements are left to the host."""
+        """Run like ``run``; kernels that are given a tensor without elements are left to the host."""
         return self._results(self._go(values, is_empty=True), values)
 
     def trace(self, values: Sequence[Any]) -> tuple[Sequence[Any], list[Span]]:
-        """Runs like ``run``, and tells when each kernel began and ended; those of different devices may overlap."""
+        """Run like ``run``, and return when each kernel began and ended; those of different devices may overlap."""
         run = self._go(values)
         spans = [span for span, placed in zip(run.spans, self._placed, strict=True) if not placed.is_copy]
         return self._results(run, values), spans
@@ -317,12 +317,12 @@ class DeviceExecutor(Executor):
         return ready
 
     def _check(self, scopes: Sequence[str | None], position: int) -> None:
-        """Raises ToolchainError where a step would be handed a tensor of another scope than it reads."""
+        """Raise ToolchainError where a step would be handed a tensor of another scope than it reads."""
         placed, inputs = self._placed[position], self._steps[position][1]
         for name, slot, wanted in zip(placed.step.inputs, inputs, placed.reads, strict=True):
             if wanted not in (None, scopes[slot]):
                 raise ToolchainError(
-                    f"{placed.step.name} reads {name!r} in {wanted}, and was handed a tensor that lies in {scopes[slot]}"
+                    f"{placed.step.name} reads {name!r} in {wanted}, and got a tensor in {scopes[slot]}"
                 )
 
 
@@ -339,7 +339,7 @@ class _Run:
         self.done = threading.Event()
 
     def wait(self) -> None:
-        """Waits for the last step that was begun: kernels must be at rest before they are called again."""
+        """Wait for the last step that was begun: kernels must be at rest before they are called again."""
         try:
             self.done.wait()
         except BaseException as interrupt:

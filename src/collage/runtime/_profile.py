@@ -54,7 +54,7 @@ class Profile:
 
     @classmethod
     def of(cls, records: Sequence[KernelRecord], runs: Sequence[Sequence[Span]], totals_ns: Sequence[int]) -> Profile:
-        """Sums up runs.
+        """Sum up runs.
 
         Args:
             records: The kernels.
@@ -88,7 +88,7 @@ class Profile:
         return {"total_us": self.total_us, "overhead_us": self.overhead_us, "runs": len(self.runs), "kernels": rows}
 
     def to_chrome_trace(self, path: str | Path) -> Path:
-        """Writes the runs as a trace that ``chrome://tracing`` and Perfetto open; one row for each target.
+        """Write the runs as a trace that ``chrome://tracing`` and Perfetto open; one row for each target.
 
         Returns:
             The path.

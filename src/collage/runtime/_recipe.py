@@ -63,7 +63,7 @@ class DeviceLayout:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DeviceLayout:
-        """Reads what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
+        """Read what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
         copies = [tuple(copy[name] for name in ("source", "result", "src", "dst")) for copy in data["copies"]]
         return cls(
             {str(device): _core_numbers(numbers) for device, numbers in dict(data["cores"]).items()},
@@ -81,7 +81,7 @@ class KernelRecord:
         target: Printed form.
         inputs: Names of the model's values that it reads, in the order of its own inputs.
         outputs: Names of the model's values that it makes, in order.
-        compiled: What its toolchain made of it.
+        compiled: The result of its toolchain.
         device: The device that it runs on, where the recipe has devices; likewise:
         reads: In which scope it reads each input; None where it does not matter.
         writes: In which scope it leaves each output.
@@ -126,7 +126,7 @@ class KernelRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelRecord:
-        """Reads what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
+        """Read what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
         target = Target.parse(data["target"])
         inputs, outputs = read_names(data["inputs"]), read_names(data["outputs"])
         compiled = Compiled(target.toolchain, str(target), (), inputs, outputs)
@@ -143,7 +143,7 @@ class KernelRecord:
         reads = tuple(None if scope is None else str(scope) for scope in list(data["reads"]))
         writes = read_names(data["writes"])
         if (len(reads), len(writes)) != (len(inputs), len(outputs)):
-            raise ValueError(f"kernel {record.name!r} does not say where all that it reads and makes lies")
+            raise ValueError(f"kernel {record.name!r} does not give the scopes of all its inputs and outputs")
         return replace(record, device=str(data["device"]), reads=reads, writes=writes)
 
 
@@ -160,7 +160,7 @@ class Recipe:
         model: Facts about the original model: path, sha256, number of nodes.
         builds: Build of each toolchain used.
         report: The report of ``compile``; an empty one if there is none.
-        devices: Where kernels run, if they were placed on devices.
+        devices: The devices that kernels run on, if they were placed on devices.
         empty: Dimensions that were 0 where kernels were checked, such as the length of a decoder's past. Kernels run where
             these are 0. Where another one is, the host stands in.
         streams: Number of runs that go on at once where it was measured to be best; 0 if that was not asked for.
@@ -215,7 +215,7 @@ class Recipe:
         }
 
     def check_wiring(self) -> None:
-        """Checks that every value is made once, before it is used; with devices, that it lies where it is read.
+        """Check that every value is made once, before it is used; with devices, that it lies where it is read.
 
         Raises:
             ValueError: The first value that is not, or does not.
@@ -233,7 +233,7 @@ class Recipe:
                 if name not in made:
                     raise ValueError(f"kernel {kernel.name!r} reads {name!r}, which nothing before it makes")
                 if scope not in (None, made[name]):
-                    raise ValueError(f"kernel {kernel.name!r} reads {name!r} in {scope}, but it lies in {made[name]}")
+                    raise ValueError(f"kernel {kernel.name!r} reads {name!r} in {scope}, but it is in {made[name]}")
             for name, scope in zip(kernel.outputs, kernel.writes or ("",) * len(kernel.outputs), strict=True):
                 if name in made:
                     raise ValueError(f"kernel {kernel.name!r} makes {name!r}, which is there already")
@@ -246,7 +246,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recipe:
-        """Reads what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
+        """Read what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
         return cls(
             inputs=tuple(Port.from_json(port) for port in data["inputs"]),
             outputs=tuple(Port.from_json(port) for port in data["outputs"]),
@@ -263,7 +263,7 @@ class Recipe:
 
 
 def _copied(copies: Sequence[CopyRecord], made: dict[str, str]) -> list[CopyRecord]:
-    """Makes the copies whose source is there, in place; returns the others."""
+    """Make the copies whose source is there, in place, and return the others."""
     left = []
     for copy in copies:
         if copy.source not in made:
@@ -272,7 +272,7 @@ def _copied(copies: Sequence[CopyRecord], made: dict[str, str]) -> list[CopyReco
         if copy.result in made:
             raise ValueError(f"{copy.result!r}, a copy, is there already")
         if made[copy.source] != copy.src:
-            raise ValueError(f"{copy.source!r} is copied from {copy.src}, but it lies in {made[copy.source]}")
+            raise ValueError(f"{copy.source!r} is copied from {copy.src}, but it is in {made[copy.source]}")
         made[copy.result] = copy.dst
     return left
 

@@ -76,7 +76,7 @@ class Port:
 
     @classmethod
     def of(cls, value: ir.Value) -> Port:
-        """Describes a value of a model."""
+        """Describe a value of a model."""
         import onnx_ir as ir  # late: running compiled kernels does not need it
 
         from collage.frontend import default_text, kind_of

@@ -67,7 +67,7 @@ class HostKernels:
     Args:
         recipe: The executable's.
         workspace: Its folder.
-        toolchains: Where its toolchains are found.
+        toolchains: The registry of its toolchains.
         notes: Told what had to be rescued.
     """
 
@@ -81,7 +81,7 @@ class HostKernels:
         self._rescued: set[str] = set()
 
     def run(self, position: int, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Runs the operators of the kernel at a position.
+        """Run the operators of the kernel at a position.
 
         Raises:
             ToolchainError: The host cannot.
@@ -98,7 +98,7 @@ class HostKernels:
             return [np.array(outputs[name]) if kernel.reuses_outputs else outputs[name] for name in record.outputs]
 
     def rescue(self, position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
-        """Runs the operators of a kernel that failed, and notes that it did.
+        """Run the operators of a kernel that failed, and note that it did.
 
         Raises:
             ToolchainError: The host cannot either.

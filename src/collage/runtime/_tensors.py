@@ -65,7 +65,7 @@ def _from_torch(tensor: Any) -> Array:
     import torch  # late, as above
 
     if tensor.device.type != "cpu":
-        raise ValueError(f"it lies on {tensor.device}; move it to the CPU first")
+        raise ValueError(f"it is on {tensor.device}; move it to the CPU first")
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     name = str(tensor.dtype).removeprefix("torch.")
     if name in _NARROW:

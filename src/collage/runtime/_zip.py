@@ -32,7 +32,7 @@ _END_64 = struct.Struct("<4sQ2H2L4Q")
 
 
 def write_zip(files: Iterable[Path], archive: BinaryIO) -> None:
-    """Writes files, by their names; the same files give the same bytes."""
+    """Write files, by their names; the same files give the same bytes."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as writer:
         for file in files:
             info = zipfile.ZipInfo(file.name, _EPOCH)
@@ -91,7 +91,7 @@ def _check_entries(reader: zipfile.ZipFile, archive: Path, archive_bytes: int) -
 
 
 def _check_directory_size(file: BinaryIO, archive: Path) -> None:
-    """Reads what the end of the zip says about its directory, before ``zipfile`` reads all of that into memory."""
+    """Read what the end of the zip says about its directory, before ``zipfile`` reads all of that into memory."""
     tail = _tail(file, _END.size + _END_64_LOCATOR.size + _END_64.size)
     end = tail[-_END.size :]
     if len(end) < _END.size or not end.startswith(b"PK\5\6"):

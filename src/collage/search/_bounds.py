@@ -148,7 +148,7 @@ class Tightener:
         self.is_done = False
 
     def improve(self, heads: Heads, upper: int, steps: int) -> None:
-        """Takes some steps towards ``upper``, the coarse weight of a known cover, with candidates that may beat it."""
+        """Take some steps towards ``upper``, the coarse weight of a known cover, with candidates that may beat it."""
         before = self.best.value
         for _ in range(steps):
             norm = float(np.square(self._last.imbalance, dtype=np.float64).sum())

@@ -55,12 +55,12 @@ class Found:
         paths: The best covers, best first; fewer than asked for where there are no more, or the cap was hit.
         lower_bound: Weight that no cover undercuts; None where there is no cover.
         prices: Prices to begin the next search of the same problem with.
-        exact: Whether ``paths`` are proved to be the best.
+        exact: True if ``paths`` are proved to be the best.
         farthest: The greatest node at which a covered set was left, for messages.
         considered: Candidates that were not dropped.
         states: Covered sets settled.
         transitions: Candidates applied.
-        capped: Whether the cap on states was hit.
+        capped: True if the cap on states was hit.
     """
 
     paths: list[Path]
@@ -191,7 +191,7 @@ class _Best:
         return (self.cover.weight >> self._weights.coarse_shift) + 1
 
     def dive(self, bound: Bound, keep: Bools) -> bool:
-        """Looks for a better cover, first among the candidates of least slack; False if there is none at all."""
+        """Look for a better cover, first among the candidates of least slack; False if there is none at all."""
         most = len(self._problem.candidates)
         slack = np.where(keep, bound.slack, INVALID_WEIGHT)
         for count, width in ((4 * self._problem.n, 4), (16 * self._problem.n, 4), (most, 4), (most, 64)):

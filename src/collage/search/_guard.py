@@ -140,7 +140,7 @@ def _judged(check: Callable[[], T]) -> T:
     try:
         return check()
     except Exception as error:
-        raise _Fault(f"returned what cannot be read: {type(error).__name__}: {error}") from error
+        raise _Fault(f"returned something that cannot be read: {type(error).__name__}: {error}") from error
 
 
 class _Guard:

@@ -78,7 +78,7 @@ def lazy_shortest_path(
         bound_of: Seconds that a candidate not measured yet is hoped to cost, without its launch penalty. Asked again
             in every round, so that it may learn; but only once if bounds are proofs.
         measure: Costs of a batch of candidates, in order; may build them in parallel.
-        options: When to stop, and how much to measure at once.
+        options: When the search stops, and the number of candidates to measure at a time.
         known_cost_of: Cost that is known without measuring, or None; asked once.
         key_of: Candidates with equal keys cost the same, so that one of them is measured for all; None tells that
             all differ.
@@ -151,13 +151,13 @@ class LazySearch(Generic[C]):
                 self.learn(index, Cost.of(cost))
 
     def learn(self, index: int, cost: Cost) -> None:
-        """Notes the cost of a candidate."""
+        """Note the cost of a candidate."""
         self.is_known[index] = True
         self.seconds[index] = cost.seconds
         self.ranks[index] = int(cost.unknown_rank) + self.problem.priorities[index] if cost.is_unknown else 0
 
     def run(self, proof_bound_of: Callable[[C], float] | None) -> SearchResult[C]:
-        """Searches and measures in turns until the best path is measured through, or something ends it."""
+        """Search and measure in turns until the best path is measured through, or something ends it."""
         if self.options.bounds_are_proofs:
             proof_bound_of = self.bound_of
         for charge in (0.0,) if self.options.bounds_are_proofs else self.options.charges:
@@ -168,7 +168,7 @@ class LazySearch(Generic[C]):
         return self._ended(stopped_by, proof_bound_of, last)
 
     def _search(self) -> tuple[str, tuple[Found, Weights]]:
-        """Searches and measures in turns at one charge; why it stopped, and what the last search found."""
+        """Search and measure in turns at one charge. Return why it stopped, and the result of the last search."""
         while True:
             bounds = self._bounds()
             found, weights = self._plan(bounds, self.options.paths_per_round)
@@ -276,7 +276,7 @@ class LazySearch(Generic[C]):
     def _ended(
         self, stopped_by: str, proof_bound_of: Callable[[C], float] | None, last: tuple[Found, Weights]
     ) -> SearchResult[C]:
-        """Reports the best path that is measured through, and how much better another could be."""
+        """Report the best path that is measured through, and how much better another could be."""
         found, weights = last if stopped_by == "finished" else self._plan_measured()
         lower = last[0].lower_bound
         if not (self.options.bounds_are_proofs or self.is_known.all()):

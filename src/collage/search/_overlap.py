@@ -150,7 +150,7 @@ class _Beam(Generic[P]):
     """Covers put together from the least node on, a few of them at a time.
 
     Attributes:
-        is_cut: Whether the last search left out labels that a best cover may come of.
+        is_cut: True if the last search left out labels that a best cover may come of.
         states: Labels that went on.
         transitions: Labels that were tried.
     """
@@ -193,7 +193,7 @@ class _Beam(Generic[P]):
         return self._weights.seconds_of(self._least) / self._devices
 
     def beat(self, upper_s: float) -> None:
-        """Looks only for covers that end no later than this from now on."""
+        """Look only for covers that end no later than this from now on."""
         self._upper_s = upper_s
         weights = self._weights
         slack_s = self._devices * upper_s - weights.seconds_of(self._least)

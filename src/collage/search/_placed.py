@@ -134,7 +134,7 @@ def _why_none(problem: Problem[P], weights: Weights, found: Found, statistics: S
     missing = no_cover(problem, weights, found, statistics)
     if found.capped or problem.first_uncoverable(weights.valid) is not None:
         return missing
-    return replace(missing, reason=f"{missing.reason}, with what it reads in reach of its device")
+    return replace(missing, reason=f"{missing.reason} with inputs that its device can reach")
 
 
 def _find_placed(

@@ -71,7 +71,7 @@ class Problem(Generic[C]):
         self._set_offsets: Ints = np.searchsorted(self.set_of[self._by_set], np.arange(len(self._set_first)))
 
     def _number_sets(self) -> None:
-        """Finds the distinct sets of nodes, and the runs of their rests."""
+        """Find the distinct sets of nodes, and the runs of their rests."""
         # Python's hash of an integer repeats every 61 bits, as layers do; the length tells them apart.
         numbers: dict[tuple[int, int], int] = {}
         forms: dict[int, Form] = {}

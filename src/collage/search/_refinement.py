@@ -51,7 +51,7 @@ class RefiningStrategy(Protocol):
 
         Args:
             problem: What was searched.
-            costs: What is known of candidates. Covers may hold such as were not measured.
+            costs: The known facts about candidates. Covers may hold such as were not measured.
             seeds: The best covers of the first phase, the cheapest first.
             timer: Times covers.
         """

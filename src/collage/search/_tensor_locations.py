@@ -63,7 +63,7 @@ class CopyPlan:
         Args:
             whereabouts: Of values, before.
             bits: The kernel's nodes.
-            device: Where it runs.
+            device: The device that it runs on.
             covered: The covered set with it.
 
         Returns:

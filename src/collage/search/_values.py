@@ -135,11 +135,11 @@ class SearchResult(Generic[C]):
         partitioning: The best cover whose kernels are all measured; None if there was none when the search stopped.
         stopped_by: ``finished`` if the search came to its own end, else the limit that ended it: ``min_gain``,
             ``max_measured``, ``deadline``, ``should_stop`` or ``states``.
-        missing: Why there is no partitioning.
+        missing: The reason why there is no partitioning.
         bound_violations: Measurements that came out below a bound. Under proof bounds any one withdraws the claim.
-        statistics: What the search did.
+        statistics: Figures of the search.
         strategy: Name of the strategy, filled in by `run_strategy`.
-        faults: Why another strategy did not find it, a sentence each.
+        faults: The reasons why another strategy did not find it, a sentence each.
     """
 
     partitioning: Partitioning[C] | None

@@ -36,7 +36,7 @@ class Weights:
         ranks: Priority rank of each candidate whose cost is unknown, else 0, [candidates].
 
     Attributes:
-        valid: Whether each candidate is not invalid, [candidates].
+        valid: For each candidate, True if it is not invalid, [candidates].
         coarse: Coarse weights, [candidates]; those of invalid candidates are above any sum.
         coarse_shift: How many binary digits coarse weights lack at the low end.
     """
@@ -88,7 +88,7 @@ class Weights:
         return sum(int(x) for x in problem.dearest(self._units)).bit_length()
 
     def _coarse(self, problem: Problem[Any]) -> Ints:
-        """Drops digits until any cover fits: the dearest candidates from each least node on together."""
+        """Drop digits until any cover fits: the dearest candidates from each least node on together."""
         ranked = self._ranks * 2.0**self._unit_bits + self._units
         approximate = np.where(self.valid, (ranked + 1) * 2.0**self._kernel_bits, 0.0)
         dropped = max(0, math.frexp(float(problem.dearest(approximate).sum()))[1] - _COARSE_BITS)

@@ -29,7 +29,7 @@ def copy_verified(source: FileSystem, path: str, target: Path, size: int, digest
                 seen.update(block)
                 writer.write(block)
         if found != size:
-            raise ArtefactError(f"{shown(source.url)}: {path} has another size than the {size} bytes that are told")
+            raise ArtefactError(f"{shown(source.url)}: {path} has another size than the {size} bytes that are stated")
         if digest is not None and seen.hexdigest() != digest:
             raise ArtefactError(f"{shown(source.url)}: {path} was changed: its SHA-256 is not {digest}")
     except BaseException:

@@ -203,7 +203,7 @@ class Store:
         with telling("read", self._shown):
             told = self._read_json(self._name_path(reference), _MOST_NAME_BYTES)
         if told is None:
-            raise UsageError(f"{self} holds no artefact {reference!r}; `collage store list` shows what there is")
+            raise UsageError(f"{self} holds no artefact {reference!r}; `collage store list` shows all names")
         if told.get("schema") != _SCHEMA or not _is_digest(told.get("tree")):
             raise ArtefactError(f"{self}: the name {reference} refers to nothing that this version reads")
         return str(told["tree"])

@@ -33,7 +33,7 @@ class Pages:
 
     Args:
         x: What the array is to hold.
-        at_end: Whether it ends where the memory ends, whatever that means for its alignment; else it begins where that begins.
+        at_end: True if it ends where the memory ends, whatever that means for its alignment; else it begins where that begins.
     """
 
     _kept: ClassVar[list[Pages]] = []

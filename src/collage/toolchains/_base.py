@@ -48,12 +48,10 @@ def _answer(toolchain: Toolchain, target: Target, methods: Sequence[str]) -> Ava
     try:
         found = asks[0](target) if asks else toolchain.availability()
     except Exception as error:
-        return Availability(
-            False, reason=f"broken: asked whether it can be used, it raises {type(error).__name__}: {error}"
-        )
+        return Availability(False, reason=f"broken: availability() raises {type(error).__name__}: {error}")
     if isinstance(found, Availability):
         return found
-    return Availability(False, reason=f"broken: asked whether it can be used, it answers {found!r:.60}")
+    return Availability(False, reason=f"broken: availability() returns {found!r:.60}")
 
 
 def compile_for(toolchain: Toolchain, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:

@@ -64,9 +64,9 @@ class Availability:
     Attributes:
         available: True if kernels can be compiled and run on this machine.
         version: Version of the toolchain, None if it is not installed.
-        build: What must be equal for timings to be comparable (version, build number, instruction set it chose).
+        build: Everything that must be equal for timings to be comparable (version, build number, instruction set it chose).
         devices: Names of devices that it can use, for people.
-        reason: Why it is not available.
+        reason: The reason why it is not available.
         remedy: What to do about it, such as ``pip install openvino``.
         precisions: Values of its target option ``precision`` for coarser types that this machine computes in faster.
             Such targets join the menu where a user grants an accuracy budget.
@@ -271,7 +271,7 @@ class Device(Protocol):
         ...
 
     def fill(self, tensor: Any, x: Any) -> None:
-        """Overwrites a tensor with the values of an array, or of another tensor; raises where shapes differ."""
+        """Overwrite a tensor with the values of an array, or of another tensor. Raise if shapes differ."""
         ...
 
     def download(self, x: Any) -> Tensor:
@@ -302,7 +302,7 @@ class DeviceKernel(Protocol):
     Optional: the runtime asks for it, and calls any other kernel with arrays.
 
     Attributes:
-        device: Where it runs.
+        device: The device that it runs on.
         capturable: True if calls on inputs of equal shapes have the device do the same work, and never wait for it, so
             that they can be recorded with their neighbours' and replayed.
     """

@@ -134,7 +134,7 @@ class _Alteration:
         self.model.opset_imports.setdefault(domain, 1)
 
     def _sink_through(self, node: ir.Node) -> None:
-        """Moves the Transposes before an elementwise operator behind it."""
+        """Move the Transposes before an elementwise operator behind it."""
         perms = {perm for value in node.inputs if value is not None and (perm := self._perm_of(value))}
         if len(perms) != 1 or len(node.outputs) != 1 or not _is_elementwise(node):
             return
@@ -182,7 +182,7 @@ class _Alteration:
         return result
 
     def _replace(self, node: ir.Node, new: ir.Node, outputs: Mapping[int, Sequence[int]]) -> None:
-        """Puts ``new`` in the place of ``node``; results listed in ``outputs`` come permuted and are turned back."""
+        """Put ``new`` in the place of ``node``; results listed in ``outputs`` come permuted and are turned back."""
         new.name = node.name
         new.metadata_props.update(node.metadata_props)
         self.graph.insert_before(node, new)

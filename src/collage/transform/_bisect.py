@@ -15,7 +15,7 @@ __all__ = ["bisect_passes"]
 def bisect_passes(
     passes: Sequence[Pass | ir.passes.PassBase], model: ir.Model, holds: Callable[[ir.Model], bool]
 ) -> int | None:
-    """Finds the first pass after which a property no longer holds, running the property O(log n) times.
+    """Find the first pass after which a property no longer holds, running the property O(log n) times.
 
     Args:
         passes: Passes of ours or of onnx_ir's, which are run once each, in order.

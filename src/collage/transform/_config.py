@@ -33,7 +33,7 @@ _OPTIONS: dict[str, ConfigOption] = {}
 
 
 def register_config_option(key: str, type: type, default: Any, doc: str) -> ConfigOption:
-    """Makes a key known. The same registration twice is once.
+    """Make a key known. The same registration twice is once.
 
     Raises:
         ConfigError: The key is known with another type or default, or the default is not of the type.

@@ -121,7 +121,7 @@ class PassContext:
         return self.config.get(key, config_option(key).default)
 
     def fail(self, message: str, node: ir.Node | None = None) -> NoReturn:
-        """Ends the pass that is running with an error that names the node.
+        """End the pass that is running with an error that names the node.
 
         Raises:
             PassError: Always.

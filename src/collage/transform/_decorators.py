@@ -32,7 +32,7 @@ class PassOptions(TypedDict, total=False):
 
 
 def module_pass(transform: Any = None, **options: Unpack[PassOptions]) -> Any:
-    """Makes a ``ModulePass`` of a function, or of a class with the method ``transform_module``.
+    """Make a ``ModulePass`` of a function, or of a class with the method ``transform_module``.
 
     ::
 
@@ -54,7 +54,7 @@ def module_pass(transform: Any = None, **options: Unpack[PassOptions]) -> Any:
 
 
 def function_pass(transform: Any = None, **options: Unpack[PassOptions]) -> Any:
-    """Makes a ``FunctionPass`` of a function, or of a class with the method ``transform_function``.
+    """Make a ``FunctionPass`` of a function, or of a class with the method ``transform_function``.
 
     ::
 
@@ -74,21 +74,21 @@ def function_pass(transform: Any = None, **options: Unpack[PassOptions]) -> Any:
 def create_module_pass(
     name: str, opt_level: int, pass_func: ModuleTransform, required: Sequence[str] = ()
 ) -> ModulePass:
-    """Makes a module pass without a decorator."""
+    """Make a module pass without a decorator."""
     return ModulePass(PassInfo(name, opt_level, tuple(required)), pass_func)
 
 
 def create_function_pass(
     name: str, opt_level: int, pass_func: FunctionTransform, required: Sequence[str] = ()
 ) -> FunctionPass:
-    """Makes a function pass without a decorator."""
+    """Make a function pass without a decorator."""
     return FunctionPass(PassInfo(name, opt_level, tuple(required)), pass_func)
 
 
 def create_sequential_pass(
     name: str, opt_level: int, passes: Iterable[Pass | ir.passes.PassBase], disabled: Iterable[str] = ()
 ) -> Sequential:
-    """Makes a sequence with a name, a level and a list of disabled passes."""
+    """Make a sequence with a name, a level and a list of disabled passes."""
     return Sequential(passes, opt_level, name, disabled=disabled)
 
 

@@ -77,7 +77,7 @@ class Draft(_Unfilled, ir.Model):
         self.__dict__["_copier"] = Copier()
 
     def fill(self) -> None:
-        """Makes the copy."""
+        """Make the copy."""
         original, copier = self._source, self._copier
         for graph in copier.graphs.values():
             _become(graph, ir.Graph)
@@ -112,7 +112,7 @@ class Body:
     copier: Copier | None
 
     def replace_by(self, graph: ir.Graph) -> None:
-        """Gives the node another body."""
+        """Give the node another body."""
         if isinstance(self.graph, _DraftGraph):
             self.graph._draft.fill()
         node = self.node if self.copier is None else self.copier.nodes[self.node]

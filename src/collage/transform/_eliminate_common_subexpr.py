@@ -30,7 +30,7 @@ class EliminateCommonSubexpr(FunctionPass):
         super().__init__(PassInfo("EliminateCommonSubexpr", opt_level=2))
 
     def transform_function(self, function: FunctionLike, model: ir.Model, context: PassContext) -> FunctionLike:
-        """Merges in place."""
+        """Merge in place."""
         constants: dict[Hashable, int] = {}
         first: dict[Hashable, ir.Node] = {}
         for node in list(function):

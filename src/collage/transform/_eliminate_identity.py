@@ -26,7 +26,7 @@ class EliminateIdentity(FunctionPass):
         super().__init__(PassInfo("EliminateIdentity", opt_level=1))
 
     def transform_function(self, function: FunctionLike, model: ir.Model, context: PassContext) -> FunctionLike:
-        """Drops in place."""
+        """Drop in place."""
         if not any(map(_hands_on, source(function))):
             return function
         for node in list(function):

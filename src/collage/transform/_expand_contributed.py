@@ -36,7 +36,7 @@ class ExpandContributed(ModulePass):
         )
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Expands in place."""
+        """Expand in place."""
         version = model.opset_imports.get("", 1)
         with marked_functions_hidden(model):
             found = [

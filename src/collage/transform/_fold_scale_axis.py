@@ -261,7 +261,7 @@ def _constant_operand(node: ir.Node) -> int | None:
 
 
 def _drop(graph: ir.Graph, scale: _Scale) -> None:
-    """Takes the multiplication out; what it multiplied makes its result."""
+    """Take the multiplication out; what it multiplied makes its result."""
     result = scale.node.outputs[0]
     is_output = result.is_graph_output()
     result.replace_all_uses_with(scale.data, replace_graph_outputs=True)

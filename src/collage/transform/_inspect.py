@@ -35,7 +35,7 @@ def inspect_passes(
     context: PassContext | None = None,
     show: Show = lambda name, when, text: None,
 ) -> dict[str, Any]:
-    """Runs passes in order and describes what each did.
+    """Run passes in order and describe what each did.
 
     Args:
         model: A model; it is not changed.

@@ -40,18 +40,18 @@ class PassTimer(PassInstrument):
         self._open = [self._root]
 
     def run_before_pass(self, model: ir.Model, info: PassInfo) -> None:
-        """Starts the clock."""
+        """Start the clock."""
         span = _Span(info.name, time.perf_counter())
         self._open[-1].inner.append(span)
         self._open.append(span)
 
     def run_after_pass(self, model: ir.Model, info: PassInfo) -> None:
-        """Stops it."""
+        """Stop it."""
         span = self._open.pop()
         span.seconds = time.perf_counter() - span.start_s
 
     def on_error(self, model: ir.Model, info: PassInfo, error: BaseException) -> None:
-        """Stops it, too."""
+        """Stop it, too."""
         self.run_after_pass(model, info)
 
     def render(self) -> str:
@@ -85,11 +85,11 @@ class OpCountDiff(PassInstrument):
         self._before: list[Counter[str]] = []
 
     def run_before_pass(self, model: ir.Model, info: PassInfo) -> None:
-        """Counts."""
+        """Count."""
         self._before.append(op_counts(model))
 
     def run_after_pass(self, model: ir.Model, info: PassInfo) -> None:
-        """Counts again."""
+        """Count again."""
         before, after = self._before.pop(), op_counts(model)
         change = {name: after[name] - before[name] for name in sorted({*before, *after}) if after[name] != before[name]}
         if change:
@@ -108,11 +108,11 @@ class DumpIR(PassInstrument):
         self._number = 0
 
     def enter_pass_ctx(self, context: Any) -> None:
-        """Makes the folder."""
+        """Make the folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def run_after_pass(self, model: ir.Model, info: PassInfo) -> None:
-        """Writes the next file."""
+        """Write the next file."""
         name = re.sub(r"[^\w.-]", "_", info.name)[:80]
         (self._folder / f"{self._number:03}_{name}.txt").write_text(model_text(model) + "\n")
         self._number += 1
@@ -126,19 +126,19 @@ class JsonLog(PassInstrument):
         self._start_s = time.monotonic()
 
     def run_before_pass(self, model: ir.Model, info: PassInfo) -> None:
-        """Logs."""
+        """Log."""
         self._log("before", info)
 
     def run_after_pass(self, model: ir.Model, info: PassInfo) -> None:
-        """Logs, with the number of nodes."""
+        """Log, with the number of nodes."""
         self._log("after", info, nodes=sum(op_counts(model).values()))
 
     def on_skip(self, model: ir.Model, info: PassInfo, reason: str) -> None:
-        """Logs why."""
+        """Log why."""
         self._log("skip", info, reason=reason)
 
     def on_error(self, model: ir.Model, info: PassInfo, error: BaseException) -> None:
-        """Logs the message."""
+        """Log the message."""
         self._log("error", info, error=str(error) or type(error).__name__)
 
     def _log(self, event: str, info: PassInfo, **details: Any) -> None:
@@ -164,11 +164,11 @@ class CrashReproducer(PassInstrument):
         self._open: list[tuple[PassInfo, ir.Model]] = []
 
     def enter_pass_ctx(self, context: Any) -> None:
-        """Notes the context, and forgets an earlier block."""
+        """Note the context, and forget an earlier block."""
         self._context, self._open, self.written = context, [], None
 
     def run_before_pass(self, model: ir.Model, info: PassInfo) -> None:
-        """Keeps the model; its weights are shared."""
+        """Keep the model; its weights are shared."""
         self._open.append((info, copy_model(model)))
 
     def run_after_pass(self, model: ir.Model, info: PassInfo) -> None:
@@ -176,7 +176,7 @@ class CrashReproducer(PassInstrument):
         self._open.pop()
 
     def on_error(self, model: ir.Model, info: PassInfo, error: BaseException) -> None:
-        """Writes the model that the innermost pass was given, and how to run that pass."""
+        """Write the model that the innermost pass was given, and how to run that pass."""
         _, given = self._open.pop()
         if self.written is not None or not isinstance(error, Exception):
             return

@@ -19,7 +19,7 @@ def is_marked(metadata: Mapping[str, str]) -> bool:
 
 @contextmanager
 def marked_functions_hidden(model: ir.Model) -> Iterator[dict[ir.OperatorIdentifier, ir.Function]]:
-    """Takes marked functions out of a model for as long as a library works on it that would look into all of them."""
+    """Take marked functions out of a model for as long as a library works on it that would look into all of them."""
     order = list(model.functions)
     hidden = {key: function for key, function in model.functions.items() if is_marked(function.metadata_props)}
     for key in hidden:

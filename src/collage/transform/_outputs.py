@@ -15,7 +15,7 @@ def output_names(model: ir.Model) -> list[str]:
 
 
 def restore_outputs(model: ir.Model, names: list[str]) -> None:
-    """Gives outputs that were merged or renamed an Identity of their own, and names everything uniquely."""
+    """Give outputs that were merged or renamed an Identity of their own, and name everything uniquely."""
     for graph in model.graphs():
         seen: set[ir.Value] = set()
         for index, value in enumerate(graph.outputs):

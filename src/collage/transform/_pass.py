@@ -66,7 +66,7 @@ class Pass(ABC):
         self.info = info
 
     def __call__(self, model: ir.Model) -> ir.Model:
-        """Runs the pass, and what it requires, under the current context.
+        """Run the pass, and what it requires, under the current context.
 
         Raises:
             PassError: It failed; the message names the pass and its place. Errors of Collage keep their class.
@@ -93,7 +93,7 @@ class Pass(ABC):
 
     @abstractmethod
     def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
-        """Transforms a model that belongs to the pass, in place or not; called by the runner."""
+        """Transform a model that belongs to the pass, in place or not; called by the runner."""
 
     @property
     def in_place(self) -> NoReturn:
@@ -151,7 +151,7 @@ _FACTORIES: dict[str, Callable[..., Pass]] = {}
 
 
 def register_pass(name: str, factory: Pass | Callable[[], Pass], *, override: bool = False) -> None:
-    """Makes a pass known by name.
+    """Make a pass known by name.
 
     Args:
         name: The name under which other passes require it; the one that the pass gives itself.
@@ -169,7 +169,7 @@ def register_pass(name: str, factory: Pass | Callable[[], Pass], *, override: bo
 
 
 def get_pass(name: str) -> Pass:
-    """Makes the pass that was registered under a name.
+    """Make the pass that was registered under a name.
 
     Raises:
         ConfigError: There is none; near names are suggested. Or its package cannot be imported. Or it has another
@@ -179,7 +179,7 @@ def get_pass(name: str) -> Pass:
 
 
 def make_pass(name: str, options: Mapping[str, Any]) -> Pass:
-    """Makes the pass that was registered under a name, with options.
+    """Make the pass that was registered under a name, with options.
 
     Raises:
         ConfigError: As for ``get_pass``.
@@ -236,13 +236,13 @@ class Runner:
         self._instrument_error: BaseException | None = None
 
     def execute(self, pass_: Pass, model: ir.Model, place: str, *, required: bool = False) -> ir.Model:
-        """Runs a pass if the rule says so; otherwise returns the model that it was given.
+        """Run a pass if the rule says so; otherwise return the model that it was given.
 
         Args:
             pass_: The pass.
             model: A draft, which the pass may change in place.
             place: Where the pass stands, such as ``sequential[2].inner[0]``.
-            required: Whether another pass needs it.
+            required: True if another pass needs it.
         """
         info = pass_.info
         reason = self._reason_to_skip(info, model, required)
@@ -270,7 +270,7 @@ class Runner:
         return error is self._instrument_error
 
     def give_up(self, name: str, checkpoint: tuple[dict[str, str | None], set[str]]) -> None:
-        """Takes note that a pass failed, and that what ran inside it was lost."""
+        """Take note that a pass failed, and that what ran inside it was lost."""
         self._valid, self._suspect = checkpoint
         self._given_up.add(name)
 

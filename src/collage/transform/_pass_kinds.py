@@ -36,13 +36,13 @@ class ModulePass(Pass):
         self._module_transform = transform
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Transforms a model, in place or not, and returns the result."""
+        """Transform a model, in place or not, and return the result."""
         if self._module_transform is None:
             raise NotImplementedError(f"pass {self.info.name!r} has no transform_module")
         return self._module_transform(model, context)
 
     def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
-        """Runs ``transform_module``."""
+        """Run ``transform_module``."""
         return self.transform_module(model, runner.context)
 
 
@@ -60,13 +60,13 @@ class FunctionPass(Pass):
         self._function_transform = transform
 
     def transform_function(self, function: FunctionLike, model: ir.Model, context: PassContext) -> FunctionLike:
-        """Transforms a graph or function, in place or not, and returns the result, of the same kind."""
+        """Transform a graph or function, in place or not, and return the result, of the same kind."""
         if self._function_transform is None:
             raise NotImplementedError(f"pass {self.info.name!r} has no transform_function")
         return self._function_transform(function, model, context)
 
     def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
-        """Runs ``transform_function`` on every function that is not marked."""
+        """Run ``transform_function`` on every function that is not marked."""
         graph = main_graph_of(model)
         result = self._transform(graph, model, runner.context, f"graph {source(graph).name!r}")
         if result is not graph:

@@ -41,7 +41,7 @@ class PrintIR(ModulePass):
         self._printed: str | None = None
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Prints."""
+        """Print."""
         if self._only_changed:
             state = fingerprint(model)
             if state == self._printed:

@@ -41,7 +41,7 @@ class ResolveSequences(ModulePass):
         super().__init__(PassInfo("ResolveSequences", opt_level=1, required=("InferType",), invalidates=("InferType",)))
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Replaces in place."""
+        """Replace in place."""
         if not any(node.op_type in _LEAVING and node.domain == "" for node in source(model).graph.all_nodes()):
             return model
         with marked_functions_hidden(model):
@@ -99,7 +99,7 @@ class _Resolver:
         return None
 
     def _replace(self, graph: ir.Graph, node: ir.Node) -> None:
-        """Makes the tensor that a node takes from a sequence without that."""
+        """Make the tensor that a node takes from a sequence without that."""
         held = self._held.get(node.inputs[0]) if node.inputs[0] is not None else None
         made = None if held is None else _taken(node, held)
         if made is None or not self._may_add(made):
@@ -110,7 +110,7 @@ class _Resolver:
         ir.convenience.replace_nodes_and_values(graph, node, [node], made, [result], [last])
 
     def _split(self, graph: ir.Graph, node: ir.Node) -> _Tensors | None:
-        """Splits a tensor where it is split into a sequence, and returns the parts."""
+        """Split a tensor where it is split into a sequence, and return the parts."""
         x, told = (*node.inputs, None)[:2]
         axis = node.attributes.get_int("axis", 0) or 0
         if x is None or x.shape is None or not -len(x.shape) <= axis < len(x.shape):
@@ -184,7 +184,7 @@ def _place(
         index: Of the input.
         length: How many tensors there are; negative places count from behind the last.
         default: The place that is meant where the input is left out.
-        or_behind: Whether the place behind the last is one.
+        or_behind: True if the place behind the last is one.
     """
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None:

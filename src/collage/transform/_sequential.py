@@ -50,7 +50,7 @@ class Sequential(Pass):
         self.disabled = check_pass_names(disabled, "disabled")
 
     def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
-        """Runs the members in order."""
+        """Run the members in order."""
         outer = runner.disabled
         runner.disabled = outer | self.disabled
         try:
@@ -69,7 +69,7 @@ class Repeat(Pass):
 
     Attributes:
         rounds: Rounds of the last run that changed something; for one thread at a time, as all of these.
-        converged: Whether the last run ended because nothing changed.
+        converged: True if the last run ended because nothing changed.
         changing: Names of the passes that changed something in the last round of a run that did not converge.
     """
 
@@ -84,7 +84,7 @@ class Repeat(Pass):
         self.changing: tuple[str, ...] = ()
 
     def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
-        """Runs the inner pass until a round changes nothing, at most ``max_rounds`` + 1 times."""
+        """Run the inner pass until a round changes nothing, at most ``max_rounds`` + 1 times."""
         before = fingerprint(model)
         self.rounds, self.converged, self.changing = 0, False, ()
         while self.rounds < self.max_rounds:
@@ -122,7 +122,7 @@ class Attempt(Pass):
         self.is_traced = self.inner.is_traced
 
     def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
-        """Runs the inner pass on a copy."""
+        """Run the inner pass on a copy."""
         draft, checkpoint = Draft(model), runner.checkpoint()
         try:
             with reporting_for(self.info.name):

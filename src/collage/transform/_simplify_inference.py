@@ -124,7 +124,7 @@ def _affine(norm: ir.Node) -> _Affine:
 
 
 def _rewire(graph: ir.Graph, linear: ir.Node, norm: ir.Node, constants: Sequence[ir.Value]) -> None:
-    """Puts one node in the place of two; it takes over the name of the normalisation's result."""
+    """Put one node in the place of two; it takes over the name of the normalisation's result."""
     result = norm.outputs[0]
     attributes = [a for a in linear.attributes.values() if not (linear.op_type == "Gemm" and a.name == "beta")]
     node = ir.node(linear.op_type, [linear.inputs[0], *constants], name=linear.name)

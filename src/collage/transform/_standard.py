@@ -27,7 +27,7 @@ class DeadCodeElimination(ModulePass):
         super().__init__(PassInfo("DeadCodeElimination", opt_level=1))
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Drops in place."""
+        """Drop in place."""
         with marked_functions_hidden(model):
             remove_unused(model)
         common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
@@ -41,7 +41,7 @@ class InlineFunctions(ModulePass):
         super().__init__(PassInfo("InlineFunctions", opt_level=1, invalidates=("InferType",)))
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Expands in place."""
+        """Expand in place."""
         common.InlinePass(lambda function: not is_marked(function.metadata_props))(model)
         return model
 

@@ -12,7 +12,7 @@ __all__ = ["check_valid"]
 
 
 def check_valid(model: ir.Model) -> None:
-    """Checks names, order, arities and attributes, without looking at weights.
+    """Check names, order, arities and attributes, without looking at weights.
 
     Raises:
         PassError: Says what is wrong, and with which node.

@@ -82,7 +82,7 @@ class VerifyAfterEach(PassInstrument):
         self._before.append((_interface(model), self._latest[1]))
 
     def run_after_pass(self, model: ir.Model, info: PassInfo) -> None:
-        """Checks.
+        """Check.
 
         Raises:
             PassError: The model is invalid, or its interface or outputs differ from those before the pass.
@@ -143,7 +143,7 @@ class VerifyAfterEach(PassInstrument):
                 output = (
                     f"output {value.name!r}, for {kind}," if kind not in (_GIVEN, _RANDOM) else f"output {value.name!r}"
                 )
-                raise PassError(f"pass {info.name!r} changed what the model computes: {output} {reason}")
+                raise PassError(f"pass {info.name!r} changed the results of the model: {output} {reason}")
 
 
 def _kinds_of_inputs(inputs: Mapping[str, Array]) -> dict[str, Mapping[str, Array]]:

@@ -138,7 +138,7 @@ def _guard(server: int, lifeline: int, tuner: int, most_bytes: int) -> None:
 
 
 def main(configuration: dict[str, Any]) -> None:
-    """Serves jobs until the tuner closes its pipe."""
+    """Serve jobs until the tuner closes its pipe."""
     tuner = os.getppid()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)

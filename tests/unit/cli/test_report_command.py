@@ -57,8 +57,8 @@ def test_a_dash_is_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("-o", "x.json"), "cannot tell the format"),
-        (("-o", "-"), "cannot tell the format"),
+        (("-o", "x.json"), "cannot derive the format"),
+        (("-o", "-"), "cannot derive the format"),
         (("-o", "x.html", "--dim", "n=2"), "perfetto"),
         (("-o", "x.json", "--format", "netron", "--redact"), "leave --redact out"),
         (("-o", "nowhere/x.html"), "does not exist"),

@@ -271,7 +271,7 @@ def test_a_full_disk_is_a_clear_error_and_what_was_recorded_is_kept(tmp_path: Pa
         database.record(KEY, GOOD)
         full = sa.event.listens_for(database._engine, "begin")
         full(lambda connection: connection.exec_driver_sql("PRAGMA max_page_count=1"))
-        with pytest.raises(UsageError, match=r"full.*what was recorded before is kept"):
+        with pytest.raises(UsageError, match=r"full.*rows that were written before are kept"):
             for i in range(1000):
                 database.record(replace(KEY, kernel=str(i)), replace(GOOD, reason="x" * 2000))
     with Database(path) as database:

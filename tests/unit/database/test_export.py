@@ -184,7 +184,7 @@ def test_one_bad_line_and_nothing_is_imported(tmp_path: Path, line: object) -> N
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ([], "this is no JSON"),
+        ([], "this is not a JSON"),
         ([HEADER], "ends early"),
         ([HEADER, {"timing": ROW}], "ends early"),
         ([HEADER, {"timing": ROW}, {"end": 2}], "ends early"),
@@ -335,7 +335,7 @@ def test_export_import_merge_and_prune(filled: str, tmp_path: Path, capsys: pyte
 BAD = [
     (("stats", "--db", "missing.sqlite"), "no timing database"),
     (("merge", "missing.sqlite", "--db", "x.sqlite"), "no timing database"),
-    (("prune", "--db", "filled.sqlite"), "say what to remove"),
+    (("prune", "--db", "filled.sqlite"), "name the rows to remove"),
     (("prune", "--older-than", "soon", "--db", "filled.sqlite"), "cannot read the age"),
     (("import", "missing.jsonl", "--db", "filled.sqlite"), "cannot read missing.jsonl"),
     (("import", "filled.sqlite", "--db", "filled.sqlite"), "nothing was imported"),

@@ -99,7 +99,7 @@ def test_a_planned_copy_that_is_no_copy_is_left_alone() -> None:
 def test_a_device_copy_that_computes_something_is_refused() -> None:
     text = """g (float[2] x) => (float[2] y) { y = collage.device_copy(x) }
     <domain: "collage", opset_import: ["" : 20]> device_copy (a) => (b) { b = Neg(a) }"""
-    with pytest.raises(ModelError, match="no Identity"):
+    with pytest.raises(ModelError, match="not an Identity"):
         GPU(parse(text, '<ir_version: 10, opset_import: ["" : 20, "collage" : 1]>\n'))
 
 

@@ -110,7 +110,7 @@ def test_a_target_that_only_refuses_is_told_its_most_frequent_reason() -> None:
     rows = tuple(row(range(i, i + 1), ACME, KernelStatus.REFUSED, reason="no") for i in range(2))
     record = replace(full_record(), tried=(*rows, row(range(2, 3), ACME, KernelStatus.REFUSED, reason="never")))
     (acme,) = Explanation.of(record).target("acme")
-    assert acme.why_not == "nothing of it could be used: no"
+    assert acme.why_not == "none of its kernels could be used: no"
 
 
 def test_all_variants_of_a_toolchain_are_meant_by_its_name() -> None:

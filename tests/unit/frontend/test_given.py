@@ -61,7 +61,7 @@ def test_made_up_inputs_go_with_the_lengths_of_given_ones(model: ir.Model) -> No
 
 def test_lengths_that_contradict_are_refused_and_several_stand(model: ir.Model) -> None:
     given = {"x": np.zeros((2, 37, 4), np.float32)}
-    with pytest.raises(InputError, match="'seq' is 37 in the inputs that are given, and 64 was asked for"):
+    with pytest.raises(InputError, match="'seq' is 37 in the given inputs, and 64 was requested"):
         with_lengths_of(model, given, {"seq": 64})
     assert with_lengths_of(model, given, {"seq": {16: 3, 64: 1}}) == {"N": 2, "seq": {16: 3, 64: 1}}
 

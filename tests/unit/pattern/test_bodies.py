@@ -78,7 +78,7 @@ def test_a_body_that_captures_nothing_is_looked_up_within_the_model() -> None:
     with pytest.raises(PatternError, match=r"the default of 'axis' of Softmax depends on the opset.*within"):
         pattern.match(body.node(1))
     assert is_op("Softmax")(is_op("Constant")).match(body.node(1))  # asks for no default
-    with pytest.raises(PatternError, match="'t' is not a graph, body or function of what is given"):
+    with pytest.raises(PatternError, match="'t' is not a graph, body or function of the model that is given"):
         pattern.match(body.node(1), within=other)
 
 

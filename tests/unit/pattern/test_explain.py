@@ -52,7 +52,7 @@ def test_the_failed_constraint_and_its_place_are_named(pattern, outputs, share, 
         (lambda: is_op("conv"), "Conv 'n_c' is a Conv (did you mean 'Conv'?)"),
         (lambda: is_op("Relu")(is_op("Split")[1]), "Split was wanted, but Add 'n_b' is a Add"),
         (lambda: is_op("Conv")(wildcard(), is_input()), "; value 'w': a graph input was wanted, but it is computed"),
-        (lambda: is_op("Relu").dominates(is_op("Conv"), is_op("Tanh")), "but Add 'n_b' is not what the path may have"),
+        (lambda: is_op("Relu").dominates(is_op("Conv"), is_op("Tanh")), "but Add 'n_b' is not allowed on the path"),
         (lambda: is_op("Relu").where(lambda v: False, "is rare"), "Relu at Relu 'n_y': is rare was wanted"),
     ],
 )

@@ -522,8 +522,8 @@ def test_misuse_is_explained() -> None:
     [
         (lambda m, g: m["sourse"], "no capture of this match is called 'sourse'; did you mean 'source'"),
         (lambda m, g: m["q"], "no capture of this match is called 'q'; there are 'source'"),
-        (lambda m, g: m[is_op("Tanh")], "<Tanh> takes no part in <match of Relu"),
-        (lambda m, g: m.node(is_op("Tanh")), "<Tanh> takes no part in <match of Relu"),
+        (lambda m, g: m[is_op("Tanh")], "<Tanh> is not a part of <match of Relu"),
+        (lambda m, g: m.node(is_op("Tanh")), "<Tanh> is not a part of <match of Relu"),
         (lambda m, g: m.node("source"), "node\\(\\) takes a pattern"),
         (lambda m, g: is_op(("Relu", "Mul")), "write is_op\\('Relu', 'Mul'\\)"),
         (lambda m, g: is_op("Relu", 3), "write is_op\\('Conv'\\)"),

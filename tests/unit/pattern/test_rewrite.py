@@ -305,7 +305,7 @@ def test_what_is_refused(build, words) -> None:
         (lambda p, match, op: {p: ir.Value(name="stray")}, "'stray', which is not in this graph"),
         (lambda p, match, op: op.Neg(match.root), "must return pairs"),
         (lambda p, match, op: [match.root], "must return pairs"),
-        (lambda p, match, op: {is_op("Tanh"): op.Neg(match.root)}, "takes no part in the match"),
+        (lambda p, match, op: {is_op("Tanh"): op.Neg(match.root)}, "is not a part of the match"),
         (lambda p, match, op: {p: op.Add(match.root, "1")}, "a str is not a value; op.constant"),
         (lambda p, match, op: {p: op.Neg(match.node(p))}, r"a Node is not a value; match\[pattern\]"),
         (lambda p, match, op: {p: op.relu(match.root)}, "begin with a capital"),

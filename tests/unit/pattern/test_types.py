@@ -135,7 +135,7 @@ def test_what_replaces_the_unknown_must_suit_its_users() -> None:
     assert len(swapped(model, "Abs", lambda op, a: op.Neg(a)).applied) == 1
     assert len(swapped(model, "Abs", lambda op, a: op.constant(np.zeros((2, 3), np.float32))).applied) == 1
     result = swapped(model, "Abs", lambda op, a: op.constant(np.zeros((7, 7), np.float32)))
-    assert not result.applied and "what uses 'b' does not take the replacement" in result.refused[0].reason
+    assert not result.applied and "a user of 'b' does not accept the replacement" in result.refused[0].reason
 
 
 def test_what_replaces_what_has_no_type_must_suit_its_users() -> None:
@@ -303,7 +303,7 @@ def test_a_number_may_replace_a_value() -> None:
         ("uint8", -1, "-1 is not a number of type UINT8"),
         ("uint8", 256, "256 is not a number of type UINT8"),
         ("float16", 1e9, "is not a number of type FLOAT16"),
-        ("string", 1.0, "stands where a STRING is wanted"),
+        ("string", 1.0, "is given, but a STRING is needed"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(dtype: str, number: float, words: str) -> None:

@@ -56,7 +56,7 @@ def test_nothing_else_is_ever_replaced(small: Executable, tmp_path: Path) -> Non
     small.save(tmp_path / "artefact")
     (tmp_path / "artefact").rename(tmp_path / "artefact.zip")
     for name in ("folder", "file.zip", "artefact.zip"):
-        with pytest.raises(UsageError, match="no artefact"):
+        with pytest.raises(UsageError, match="not an artefact"):
             small.save(tmp_path / name)
     with pytest.raises(UsageError, match="cannot write"):
         small.save(tmp_path / "file.zip" / "below")

@@ -186,7 +186,7 @@ def test_dlpack_in_and_out(small: Executable) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="looks at a device that must not be there")
 def test_a_tensor_on_another_device_is_refused(small: Executable) -> None:
-    with pytest.raises(InputError, match="'x' is not a usable tensor: it lies on meta"):
+    with pytest.raises(InputError, match="'x' is not a usable tensor: it is on meta"):
         small.run([torch.empty(2, 6, device="meta")])
 
 

@@ -239,7 +239,7 @@ def test_copies_cost_nothing_where_memory_is_shared_and_copy_in_debug_mode(recip
 def test_a_tensor_of_another_scope_is_refused_in_debug_mode(recipe: Recipe, devices: CoreSets) -> None:
     steps, outputs = checked_steps(recipe, [Calls(lambda x: x), Calls(lambda x: x)])
     executor = DeviceExecutor(steps, ["x"], outputs, devices, arrivals={"x": ONE})
-    with pytest.raises(ToolchainError, match=r"a reads 'x' in cpu:1, and was handed a tensor that lies in cpu:0"):
+    with pytest.raises(ToolchainError, match=r"a reads 'x' in cpu:1, and got a tensor in cpu:0"):
         executor.run([np.ones(2)])
 
 
@@ -259,7 +259,7 @@ def test_a_read_that_no_copy_serves_is_found_before_anything_is_loaded(recipe: R
     data = recipe.as_json()
     data["devices"]["copies"] = []
     data["kernels"][1]["inputs"] = ["p"]
-    with pytest.raises(ValueError, match="'b' reads 'p' in cpu:0, but it lies in cpu:1"):
+    with pytest.raises(ValueError, match="'b' reads 'p' in cpu:0, but it is in cpu:1"):
         Recipe.from_json(data).check_wiring()
 
 

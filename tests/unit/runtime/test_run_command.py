@@ -47,7 +47,7 @@ def test_made_up_inputs_go_with_the_given_ones(tmp_path: Path, capsys: pytest.Ca
     (output,) = json.loads(capsys.readouterr().out)["outputs"]
     assert output["shape"] == [3, 2]
     assert _main([*words, "--dim", "N=4"]) == 2
-    assert "dimension 'N' is 3 in the inputs that are given, and 4 was asked for" in capsys.readouterr().err
+    assert "dimension 'N' is 3 in the given inputs, and 4 was requested" in capsys.readouterr().err
     assert _main([*words, "--input", f"a={tmp_path / 'b.npy'}"]) == 2
     assert "--input gives 'a' twice" in capsys.readouterr().err
 

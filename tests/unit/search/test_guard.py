@@ -125,7 +125,7 @@ FAULTY: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
         lambda p, c, limits: c.measure(p.candidates),
         "raised ValueError: 7 kernels are more than the limits allow",
     ),
-    "words": (with_partitioning("the best"), "returned what cannot be read: AttributeError"),
+    "words": (with_partitioning("the best"), "returned something that cannot be read: AttributeError"),
     "statistics": (lambda *_: SearchResult(None, statistics=None), "statistics cannot be read"),  # type: ignore[arg-type]
 }
 

@@ -209,7 +209,7 @@ def test_what_cannot_be_copied_stays_together_and_says_so_where_it_cannot() -> N
     wall = [[0.0, math.inf], [math.inf, 0.0]]
     value = Transfer(0, {1: None}, wall)
     apart = placed_shortest_path(2, [placed([0], 0), placed([1], 1)], lambda c: 1.0, transfers=[value])
-    assert isinstance(apart, NoCover) and apart.node == 1 and "in reach" in apart.reason
+    assert isinstance(apart, NoCover) and apart.node == 1 and "its device can reach" in apart.reason
     menu = [placed([0], 0), placed([0], 1), placed([1], 1)]
     together = placed_shortest_path(2, menu, lambda c: 1.0 + 9.0 * c.device, transfers=[value])
     assert isinstance(together, Partitioning) and [c.device for c in together.candidates] == [1, 1]

@@ -87,7 +87,7 @@ def test_a_pass_that_breaks_the_model_is_named(capsys, path):
 
     register_pass("inspected_break", lambda: swap, override=True)
     code, _, err = collage(capsys, "inspect", path, "--passes", "InferType,inspected_break", "--verify")
-    assert code == 1 and "pass 'inspected_break' changed what the model computes" in err
+    assert code == 1 and "pass 'inspected_break' changed the results of the model" in err
     assert inspect_passes(read_model(path), ["inspected_break"])["operators"]["Add"] == 3
 
 

@@ -56,7 +56,7 @@ def drop_cast(mod, node):
 
 
 BREAKS = {
-    "other numbers": (0, change_operator, "changed what the model computes: output 'y' is off by"),
+    "other numbers": (0, change_operator, "changed the results of the model: output 'y' is off by"),
     "order": (0, reverse, "after pass 'culprit': the model is no longer valid"),
     "interface": (0, rename_input, "changed the model's interface"),
     "types": (2, drop_cast, "after pass 'culprit': types do not fit"),
@@ -85,7 +85,7 @@ def test_it_compares_with_what_was_before_each_pass(model):
     scale = with_node(3, lambda mod, node: setattr(node, "op_type", "Mul"))
     with PassContext(instruments=[VerifyAfterEach(tolerance=1e9)]):
         Repeat(Sequential([scale]), max_rounds=2)(model)
-    with PassContext(instruments=[VerifyAfterEach()]), pytest.raises(PassError, match="'culprit' changed what"):
+    with PassContext(instruments=[VerifyAfterEach()]), pytest.raises(PassError, match="'culprit' changed the results"):
         Repeat(Sequential([scale]), max_rounds=2)(model)
 
 

@@ -121,7 +121,7 @@ def standard_form(
     Args:
         node: Of a model that has ONNX's opset ``version``.
         version: From 17; see ``opset_to_write_in``.
-        facts: What is known of the node's inputs.
+        facts: The known facts about the node's inputs.
         exact: If not, types and shapes of the outputs are all that counts, and fewer facts are needed.
 
     Returns:

@@ -91,7 +91,7 @@ class CutlassToolchain(ToolchainBase):
         return Support(True)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-        """Generates the product's source and compiles it for the device."""
+        """Generate the product's source and compile it for the device."""
         check_options(target, _OPTIONS)
         name = kernel_name(kernel)
         linear = self._linear(kernel.graph, target)

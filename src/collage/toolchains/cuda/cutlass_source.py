@@ -134,7 +134,7 @@ def _library(build: Build) -> bytes:
             raise CompileError(f"cutlass: nvcc took longer than {_TIMEOUT_S} s") from error
         if done.returncode:
             wrong = [line for line in done.stderr.splitlines() if "error" in line]
-            raise CompileError(f"cutlass: nvcc: {(wrong or ['it does not say why'])[0][:300]}")
+            raise CompileError(f"cutlass: nvcc: {(wrong or ['it gives no reason'])[0][:300]}")
         return library.read_bytes()
 
 

@@ -56,7 +56,7 @@ class TensorRtToolchain(ToolchainBase):
     on_default_menu = False
     options = {
         "precision": "f32; tf32: products of 10-bit mantissas, added up in f32; f16: in half precision (default f32)",
-        "opt-level": "0 to 5: how many of its kernels the builder tries (default 3, the vendor's)",
+        "opt-level": "0 to 5: number of kernels that the builder tries (default 3, the vendor's)",
     }
 
     def availability(self) -> Availability:
@@ -216,7 +216,7 @@ def _logger() -> Any:
 
 def _said() -> str:
     """The last error that TensorRT logged."""
-    return one_line(ValueError(_logger().last or "it does not say why"))
+    return one_line(ValueError(_logger().last or "it gives no reason"))
 
 
 def _refuse_types(values: Iterable[ir.Value] | Iterator[ir.Value]) -> None:

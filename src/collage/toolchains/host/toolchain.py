@@ -68,7 +68,7 @@ class HostToolchain(ToolchainBase):
             return _ViewKernel(path)
         if runner == "reference":
             return _ReferenceKernel(path, compiled)
-        # As written: what is to be trusted most, the reference among it, takes no part in ONNX Runtime's rewriting.
+        # As written: what is to be trusted most, the reference among it, is not a part of ONNX Runtime's rewriting.
         return OnnxRuntimeToolchain().load(compiled, target.with_options(**{"opt-level": "0"}), workspace, options)
 
 

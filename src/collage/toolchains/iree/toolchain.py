@@ -273,7 +273,7 @@ def _refusal(node: ir.Node) -> str | None:
     if node.op_type == "DepthToSpace" and attributes.get_string("mode") == "CRD" and _makes_one_channel(node):
         return "iree shuffles the pixels of DepthToSpace with mode CRD where it makes one channel"
     if node.op_type == "Slice" and _begins_behind_the_end(node):
-        return "iree reads what lies behind the end in Slice with a negative step"
+        return "iree reads beyond the end in Slice with a negative step"
     if node.op_type == "Pad" and attributes.get_string("mode") == "wrap":
         return "iree's compiler does not come to an end of some Pads that wrap around"
     if node.op_type in ("ScatterElements", "ScatterND") and _writes_one_constant(node):
@@ -283,17 +283,17 @@ def _refusal(node: ir.Node) -> str | None:
     if node.op_type == "MaxPool" and len(node.outputs) > 1 and not _is_one_whole_image(node):
         return "iree finds other places than ONNX for the maxima of a MaxPool with padding, or of several images or channels"
     if node.op_type == "LSTM" and len(node.inputs) > 7 and node.inputs[7] is not None:
-        return "iree takes no notice of LSTM's peepholes"
+        return "iree ignores the peepholes of LSTM"
     if node.op_type == "QLinearMatMul" and any(x is not None and len(x.shape or ()) > 2 for x in node.inputs):
         return "iree is wrong of QLinearMatMul's batches"
     if node.op_type == "GridSample":
-        return "iree takes wrong neighbours for GridSample's nearest ones, and reads what lies beyond the image"
+        return "iree takes wrong neighbours in a nearest GridSample, and reads beyond the image"
     if node.op_type == "SpaceToDepth" and attributes.get_string("mode") == "CRD":
         return "iree takes every SpaceToDepth for one of mode DCR"
     if node.op_type == "AveragePool" and all(attributes.get_int(name) for name in ("ceil_mode", "count_include_pad")):
-        return "iree counts what lies beyond the padding of AveragePool with ceil_mode and count_include_pad"
+        return "iree counts elements beyond the padding of AveragePool with ceil_mode and count_include_pad"
     if node.op_type == "Scan" and _is_of_one_step(node):
-        return "iree makes zeros of a Scan of one step of what was cut out of a tensor"
+        return "iree returns zeros for a Scan of one step over a part of a tensor"
     return None
 
 

@@ -73,10 +73,10 @@ class OnnxRuntimeToolchain(ToolchainBase):
     reads_contributed = True
     options = {
         "threads": "number of threads within an operator (default: one for each physical core)",
-        "precision": "f32; int8: calibrated 8-bit integers in convolutions, matrix products and what lies between; "
+        "precision": "f32; int8: calibrated 8-bit integers in convolutions, matrix products and operators between them; "
         "int8-dynamic: matrix products in 8-bit integers, no calibration; w8 or w4: weights of matrix products of few rows "
         "in 8 or 4 bits (default f32); on CUDA f32, tf32 or f16",
-        "exempt": "with int8: how many of the model's most sensitive parts stay in float32; set by the search",
+        "exempt": "with int8: number of the model's most sensitive parts that stay in float32; set by the search",
         "opt-level": "0 as written, 1 basic, 2 extended, 3 all graph optimisations (default 3)",
     }
 

@@ -326,7 +326,7 @@ DEFECTS: Sequence[KnownDefect] = (
         "SequenceMap SplitToSequence",
         "openvino's operators on sequences insert, erase and count differently from ONNX",
     ),
-    KnownDefect("Attention", "openvino ignores the window sizes of Attention", _has_window),
+    KnownDefect("Attention", "openvino ignores the windows of Attention", _has_window),
     KnownDefect("Attention", "openvino does not mask the scores that causal Attention returns", _returns_masked_scores),
     KnownDefect(
         "Resize",

@@ -86,9 +86,9 @@ class OpenVinoToolchain(ToolchainBase):
     options = {
         "threads": "number of threads (default: one for each physical core)",
         "precision": "f32, bf16 or f16: the type that floating-point operators may compute in; int8: calibrated 8-bit "
-        "integers in convolutions, matrix products and what lies between; w8 or w4: weights of matrix products of few rows "
+        "integers in convolutions, matrix products and operators between them; w8 or w4: weights of matrix products of few rows "
         "in 8 or 4 bits (default f32); default: what OpenVINO takes by itself on this machine",
-        "exempt": "with int8: how many of the model's most sensitive parts stay in float32; set by the search",
+        "exempt": "with int8: number of the model's most sensitive parts that stay in float32; set by the search",
         "floats": "with int8: f32 or bf16, the type that parts in floats may compute in (default f32)",
     }
 
@@ -178,7 +178,7 @@ class _Threads:
     """OpenVINO's threads in this process: all models share those that compute; each has some that hardly do.
 
     Attributes:
-        helpers: Those that were seen to compute while a kernel ran.
+        helpers: Threads that were seen to compute while a kernel ran.
     """
 
     def __init__(self) -> None:
@@ -316,7 +316,9 @@ def _layouts(model: Any, compiled: Compiled) -> tuple[Layout, ...] | None:
 def _check(target: Target) -> None:
     check_options(target, _OPTIONS)
     if target.option("floats") is not None and target.option("precision") != "int8":
-        raise TargetError(f"target {str(target)!r}: -floats says what -precision=int8 leaves in floats; name both")
+        raise TargetError(
+            f"target {str(target)!r}: -floats sets the type of operators that -precision=int8 leaves in floats; name both"
+        )
 
 
 def _config(target: Target, options: LoadOptions) -> dict[str, Any]:

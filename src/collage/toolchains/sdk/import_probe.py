@@ -129,7 +129,7 @@ def _failure_elsewhere(package: str, without: Sequence[str]) -> str | None:
         finally:
             process.kill()
     if process.returncode < 0:
-        return f"importing it ends with {signal.Signals(-process.returncode).name}"
+        return f"its import fails with {signal.Signals(-process.returncode).name}"
     if process.returncode > 0:
         return f"importing it fails: {one_line(RuntimeError(said))}"
     return None

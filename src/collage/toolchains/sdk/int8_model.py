@@ -116,7 +116,7 @@ class _Writer:
         self._adding = {node: _constant_sum(node) for node in placement.products if node.op_type == "MatMul"}
 
     def drop_activation(self, node: ir.Node) -> None:
-        """Removes an activation; rounding to the range of its result stands for it."""
+        """Remove an activation; rounding to the range of its result stands for it."""
         before, after = node.inputs[0], node.outputs[0]
         assert before is not None
         self._replaced[after] = before
@@ -177,7 +177,7 @@ class _Writer:
             self._read_integers(node, 2, integers, (scales * np.float32(unit)).astype(np.float32), 0)
 
     def _correct(self, node: ir.Node, shift: Tensor) -> None:
-        """Takes the mean of what rounded weights add off a product's bias, or off a constant that is added to its result."""
+        """Take the mean of what rounded weights add off a product's bias, or off a constant that is added to its result."""
         node, index = (self._adding.get(node) or (node, -1)) if node.op_type == "MatMul" else (node, 2)
         if index < 0:
             return
@@ -205,7 +205,7 @@ class _Writer:
                 self._read_integers(node, index, np.clip(steps, 0, _LEVELS).astype(np.uint8), scale, None, zero)
 
     def remove_unused(self) -> None:
-        """Removes constants that nothing reads any more."""
+        """Remove constants that nothing reads any more."""
         for name, value in list(self._graph.initializers.items()):
             if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
                 del self._graph.initializers[name]

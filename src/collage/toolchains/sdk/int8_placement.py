@@ -64,7 +64,7 @@ class Placement:
         nodes: These, and the nodes between them.
         rounded: Values that are rounded, with the range that 8 bits cover; in the graph's order.
         scaled_like: For some of them, the value whose scale they have.
-        everywhere: Those of them that float nodes read rounded, too.
+        everywhere: Tensors among them that float nodes read rounded, too.
         implied: Activations after which a value is rounded to what they let through, so that they need not be computed.
     """
 
@@ -135,7 +135,7 @@ class _Placer:
         return node is not None and node in self._nodes and self._style.writes_rounded(node)
 
     def _drop_unsupported(self) -> None:
-        """Drops what lies between until all that is left reads and is read in 8 bits."""
+        """Drop what lies between until all that is left reads and is read in 8 bits."""
         changed = True
         while changed:
             before = len(self._nodes)

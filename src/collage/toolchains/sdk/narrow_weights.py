@@ -75,7 +75,7 @@ def _profits(node: ir.Node) -> bool:
 
 
 def _replace(graph: ir.Graph, node: ir.Node, bits: int, names: NameSupply) -> None:
-    """Puts a product with narrow weights in the place of one, and the addition of its bias behind it."""
+    """Put a product with narrow weights in the place of one, and the addition of its bias behind it."""
     import onnx_ir as ir
 
     weight = _array(node.inputs[1])

@@ -120,7 +120,7 @@ class TorchCudaLibrary(ToolchainBase):
             raise Unsupported(f"{self.name} takes {self.what}")
         for node in model.graph:
             if node not in taken:
-                raise Unsupported(f"{self.name} has no one call for {node.op_type} with what is around it")
+                raise Unsupported(f"{self.name} has no single call for {node.op_type} with the operators around it")
         program = Program(model, fuse=lambda _: groups)
         program.place(device)
         return program

@@ -99,9 +99,7 @@ def find_gpu() -> Gpu | Absence:
     try:
         return _ask(driver)
     except (_DriverError, AttributeError) as error:
-        return Absence(
-            f"the NVIDIA driver shows no device: {error}", "see what nvidia-smi and CUDA_VISIBLE_DEVICES say"
-        )
+        return Absence(f"the NVIDIA driver shows no device: {error}", "check nvidia-smi and CUDA_VISIBLE_DEVICES")
 
 
 class _DriverError(Exception):
@@ -247,7 +245,7 @@ class TorchDevice:
         return array
 
     def fill(self, tensor: Any, x: Any) -> None:
-        """Overwrites a tensor with the values of an array, or of another tensor.
+        """Overwrite a tensor with the values of an array, or of another tensor.
 
         Raises:
             ValueError: The shapes differ.
@@ -360,8 +358,8 @@ class CudaKernel:
     Args:
         run: Takes and returns contiguous tensors on the device; launches its work on torch's current stream.
         device: The device.
-        capturable: Whether what it does for inputs of one shape is the same launches on every call.
-        tf32: Whether torch's own calls may round products to TF32.
+        capturable: True if every call with inputs of one shape makes the same launches.
+        tf32: True if torch's own calls may round products to TF32.
     """
 
     reuses_outputs = False

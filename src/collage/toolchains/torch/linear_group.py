@@ -37,7 +37,7 @@ def find_linear(node: ir.Node, activations: frozenset[str]) -> Linear | None:
 
     Args:
         node: The product.
-        activations: Those that may be part of it.
+        activations: Activations that may be part of it.
     """
     if len(node.inputs) < 2 or None in node.inputs:
         return None

@@ -121,7 +121,7 @@ def generate(module: Any, target: Target) -> tuple[Any, Sequence[int]]:
 
 
 def load(library: Path, compiled: Compiled) -> cuda_support.CudaKernel:
-    """Loads a library onto the device."""
+    """Load a library onto the device."""
     cuda_support.require_gpu()
     device = cuda_support.cuda_device()
     return cuda_support.CudaKernel(_Machine(library, compiled, device), device, capturable=False)

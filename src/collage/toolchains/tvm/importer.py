@@ -286,7 +286,7 @@ def _expanded(x: Any, shape: Any) -> Any:
     elif isinstance(shape, tvm.ir.GenericConst):
         wanted = [tirx.IntImm("int64", length) for length in shape.value.numpy().tolist()]
     else:
-        raise Unsupported("tvm does not keep lengths where a shape that is computed says 1")
+        raise Unsupported("tvm does not keep lengths if a computed shape contains 1")
     have = list(x.ty.shape.values)
     one = tirx.IntImm("int64", 1)
     rank = max(len(have), len(wanted))
@@ -304,7 +304,7 @@ def _broadcast(length: Any, wanted: Any) -> Any:
         return wanted
     if target == 1 or known is not None or sym.Analyzer().can_prove_equal(length, wanted):
         return length  # A length that is known and not 1 is what is wanted, or 1 is.
-    raise Unsupported(f"tvm cannot tell whether a length of {length} is kept or repeated, to {wanted}")
+    raise Unsupported(f"tvm cannot decide if a length of {length} is kept or broadcast to {wanted}")
 
 
 def _refuse_unlike_lengths(equation: str, inputs: Sequence[Any]) -> None:
@@ -321,7 +321,7 @@ def _refuse_unlike_lengths(equation: str, inputs: Sequence[Any]) -> None:
         for other in others:
             are_known = isinstance(first, tirx.IntImm) and isinstance(other, tirx.IntImm)
             if not are_known and not sym.Analyzer().can_prove_equal(first, other):
-                raise Unsupported(f"tvm cannot tell which of {first} and {other} is the length, as either may be 1")
+                raise Unsupported(f"tvm cannot decide which of {first} and {other} is the length, as either may be 1")
 
 
 def _within_reach(ends: Any) -> Any:

@@ -94,7 +94,7 @@ class MachineKernel:
         return tensor
 
     def _stage(self, i: int, x: Tensor) -> Any:
-        """Copies an input to where TVM takes it."""
+        """Copy an input to where TVM takes it."""
         if self._may_sum_up_nothing and not x.size:
             raise Unsupported(f"tvm returns uninitialised memory if it sums over no elements (an input is {x.shape})")
         staged = self._staged[i]
@@ -109,7 +109,7 @@ def tvm_availability(*, with_torch: bool = False) -> Availability:
     """Version of the wheel, whether there is a linker, and whether TVM can be imported, without importing it here.
 
     Args:
-        with_torch: Whether the toolchain that asks also calls torch.
+        with_torch: True if the toolchain that asks also calls torch.
     """
     if (installed := tvm_build()) is None:
         return Availability(False, reason=NOT_INSTALLED, remedy=install_command("tvm"))
@@ -241,7 +241,7 @@ def build_library(
 
 
 def link(built: Any, library: Path) -> None:
-    """Writes what TVM built as a shared library, which is there whole or not at all.
+    """Write what TVM built as a shared library, which is there whole or not at all.
 
     Raises:
         CompileError: The compiler that links failed.

@@ -85,11 +85,11 @@ def known_wrong(node: ir.Node) -> str | None:
         return f"tvm's {node.op_type} {what}"
     one_sided = {node.attributes.get_int(f"detect_{side}", 1) for side in ("positive", "negative")}
     if node.op_type == "IsInf" and one_sided != {1}:
-        return "tvm's IsInf detects both signs, whatever its attributes say"
+        return "tvm's IsInf ignores its attributes and detects both signs"
     if node.op_type == "Resize" and node.domain == "" and (ignored := _ignored_of_resize(node)):
         return f"tvm's Resize ignores {ignored}"
     if node.op_type == "Resize" and node.inputs[0] is not None and _is_wider_than_float(node.inputs[0]):
-        return "tvm's Resize makes float32 of its input, also of what has more digits or a wider range"
+        return "tvm's Resize converts its input to float32, even if that has fewer digits or a smaller range"
     if node.op_type == "Resize" and node.domain == "" and _halves_inexactly(node):
         return "tvm's Resize rounds coordinates that lie between two elements to either of them"
     values = (*node.inputs, *node.outputs)
@@ -98,7 +98,7 @@ def known_wrong(node: ir.Node) -> str | None:
     if _sums_up_nothing(node):
         return f"tvm's {node.op_type} returns uninitialised memory if it reduces a tensor without elements"
     if node.op_type in _NO_MERE_COPIES and _may_reduce_nothing(node):
-        return f"tvm's {node.op_type} copies its input where it is given no axes"
+        return f"tvm's {node.op_type} returns its input unchanged if axes are empty"
     if node.op_type in _MAY_WRAP and _is_wide_unsigned(node.outputs[0]):
         return f"tvm has LLVM take it that {node.op_type} of unsigned integers never wraps around"
     if node.op_type not in _EXACT_IN_HALF and any(value is not None and _is_half(value) for value in values):
@@ -157,7 +157,7 @@ def _ignored_of_resize(node: ir.Node) -> str | None:
         return "keep_aspect_ratio_policy"
     if "axes" in attributes:
         return "axes"
-    return "what batch and channels become" if _resizes_more_than_images(node) else None
+    return "changes of batch and channels" if _resizes_more_than_images(node) else None
 
 
 def _resizes_more_than_images(node: ir.Node) -> bool:

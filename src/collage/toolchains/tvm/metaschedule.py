@@ -76,7 +76,7 @@ def _tune(workload: Any, target: Any, trials: int, seed: int, until_s: float, se
         target: TVM's target.
         trials: Most schedules to measure.
         seed: Decides which.
-        until_s: When to stop, on the monotonic clock.
+        until_s: The time to stop, on the monotonic clock.
         session: Whose slots are taken.
 
     Returns:

@@ -139,7 +139,7 @@ def _in_parts(sch: s_tir.Schedule, block: SBlockInfo) -> Any:
 
 
 def _vectorise_parts(sch: s_tir.Schedule, block: Any) -> None:
-    """Makes a vector of the results that a block adds up side by side; it has them as its first axis."""
+    """Make a vector of the results that a block adds up side by side; it has them as its first axis."""
     _, lanes, *others = sch.get_loops(block)
     first = next(i for i, each in enumerate(sch.get(block).iter_vars[1:]) if int(each.iter_type) == _REDUCED)
     sch.reorder(*others, lanes)

@@ -91,7 +91,7 @@ class TvmToolchain(ToolchainBase):
         return support(node)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-        """Imports, fuses, schedules and generates code; links a shared library."""
+        """Import, fuse, schedule and generate code, and link a shared library."""
         _check(target)
         name = kernel_name(kernel)
         records = _records(kernel, target)
@@ -111,7 +111,7 @@ class TvmToolchain(ToolchainBase):
         return Compiled(self.name, str(target), (library.name,), inputs, outputs, metadata=facts)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
-        """Loads the library into a virtual machine of Relax."""
+        """Load the library into a virtual machine of Relax."""
         _check(target)
         if target.kind == "cuda":
             return tvm_cuda.load(workspace / compiled.files[0], compiled)
@@ -153,7 +153,7 @@ def _records(kernel: ir.Model, target: Target) -> Mapping[str, str]:
     if target.option("trials") is None:
         return {}
     if TUNED not in kernel.metadata_props:
-        raise Unsupported("tvm: the kernel was not tuned; let --tune choose what is")
+        raise Unsupported("tvm: the kernel was not tuned; use --tune")
     try:
         told = json.loads(kernel.metadata_props[TUNED])
     except ValueError as error:

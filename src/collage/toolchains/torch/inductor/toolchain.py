@@ -102,7 +102,7 @@ class InductorToolchain(ToolchainBase):
         try:
             program = Program(_read_back(kernel, workspace), fuse=find_static_groups)
             if program.reads_values_on_host:
-                raise Unsupported("inductor compiles no shapes that depend on data (an input says how, not what)")
+                raise Unsupported("inductor compiles no shapes that depend on the values of inputs")
             check_by_running(program, kernel)
             if target.kind == "cuda":
                 return inductor_cuda.compile_kernel(kernel, program, target, workspace)

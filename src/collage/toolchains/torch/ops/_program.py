@@ -31,7 +31,7 @@ class Step:
     """One call of a program.
 
     Attributes:
-        function: What is called.
+        function: The function to call.
         inputs: Slots that it reads; -1 is an input left out.
         outputs: Slots that it writes.
         single: True if it returns its only output by itself, not in a tuple.
@@ -69,7 +69,7 @@ class Program(torch.nn.Module):  # type: ignore[misc]
 
     Attributes:
         steps: Calls, in order.
-        reads_values_on_host: Whether a shape or an axis is computed from what is in an input, not only from its shape.
+        reads_values_on_host: True if a shape or an axis is computed from what is in an input, not only from its shape.
 
     Args:
         model: The kernel.
@@ -210,7 +210,7 @@ class Fused:
         nodes: All of them.
         last: The one whose outputs it has.
         inputs: What it reads; None for what is left out.
-        function: What is called, with tensors; returns what the last node's entry would.
+        function: The function to call, with tensors; returns what the last node's entry would.
     """
 
     nodes: tuple[ir.Node, ...]

@@ -56,7 +56,7 @@ class Entry:
     """A row of the table.
 
     Attributes:
-        function: What to call.
+        function: The kernel to call.
         host: Indices of its host inputs.
         host_constants: Indices of inputs that are host inputs where they are constants of one element, and tensors
             elsewhere.

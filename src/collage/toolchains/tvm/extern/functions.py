@@ -51,7 +51,7 @@ class ExternFunction:
         pattern: The operators: a pattern of ``collage.pattern`` whose inner results have no other use.
         bind: Given these operators as a standalone model, whose constants are its initializers, and the number of threads,
             packs the constants. May raise ``Unsupported``.
-        refusal: Why it cannot stand for some operators that match, or None.
+        refusal: The reason why it cannot stand for some operators that match, or None.
         types: Element types, as ONNX names them, of everything that varies.
         channels_last: True if tensors of three or more dimensions are [N, H, W, C] in memory, and so to be handed over,
             where the model says [N, C, H, W]. Where two such functions follow each other, nothing is laid out anew.
@@ -86,7 +86,7 @@ class ExternLibrary:
 
     Attributes:
         name: Begins all its labels.
-        build: What must be equal for timings to be comparable, such as its version.
+        build: Everything that must be equal for timings to be comparable, such as its version.
         functions: In order of preference: those that stand for more operators first.
     """
 
@@ -116,7 +116,7 @@ class ExternLibraries:
                 self.broken[point.name] = f"{type(error).__name__}: {one_line(error)}"
 
     def add(self, library: ExternLibrary) -> None:
-        """Registers a library in this process only, for tests and notebooks; workers find theirs by entry point."""
+        """Register a library in this process only, for tests and notebooks; workers find theirs by entry point."""
         self._libraries[library.name] = library
 
     def __iter__(self) -> Iterator[ExternLibrary]:

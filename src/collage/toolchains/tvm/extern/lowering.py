@@ -132,7 +132,7 @@ def _chosen(labelled: Mapping[str, Sequence[int]], graph: DataflowGraph, librari
         if (reason := function.why_not(part.sub_graph.nodes)) is not None:
             raise Unsupported(f"extern: {reason}")
         if part.sub_graph not in _matches(function, graph):
-            raise Unsupported(f"extern: {label} does not stand for {part.sub_graph.label}")
+            raise Unsupported(f"extern: {label} cannot replace {part.sub_graph.label}")
         parts.append(part)
     return parts
 

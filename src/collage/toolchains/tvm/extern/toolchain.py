@@ -58,7 +58,7 @@ class ExternToolchain(ToolchainBase):
     """Compiles kernels of native code and calls of external functions.
 
     Args:
-        libraries: Where functions are found; the installed ones by default.
+        libraries: The registry of functions; the installed ones by default.
     """
 
     name = "extern"
