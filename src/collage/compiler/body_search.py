@@ -172,7 +172,9 @@ class _BodySearch:
             return []
         self.session.say(f"searching the bodies of {node.name!r}, which ran {', '.join(map(str, runs))} times")
         plans = [
-            self._plans(number, graph, count, folder) if count and len(graph) else [(self._alone(graph), Cost.ZERO)]
+            self._plans(number, graph, count, folder)
+            if count and len(graph)
+            else [(self._alone(number, graph), Cost.ZERO)]
             for number, (graph, count) in enumerate(zip(graphs, runs, strict=True))
         ]
         chosen = [[body[min(choice, len(body) - 1)] for body in plans] for choice in range(max(map(len, plans)))]
@@ -187,12 +189,15 @@ class _BodySearch:
         kernel = problem.kernels.model(1 << self.index, target)
         return self.session.record_bodies(kernel, target, self.session.values, folder)
 
-    def _alone(self, graph: DataflowGraph) -> tuple[BodyKernel, ...]:
-        """Return a body that the reference run did not enter as one kernel, on a target that takes the node with all in it."""
+    def _alone(self, number: int, graph: DataflowGraph) -> tuple[BodyKernel, ...]:
+        """Return a body that the reference run did not enter as one kernel, on the first target that takes node and body."""
         if not len(graph):
             return ()
-        takers = [] if all(map(is_view, graph.nodes)) else self._takers
-        return (BodyKernel(everything(graph).inside, next(iter(takers), HOST_TARGET)),)
+        target = HOST_TARGET
+        if not all(map(is_view, graph.nodes)):
+            model = body_model(graph, self._node, f"body_{number}_of_{self.index}_alone")
+            target = next((each for each in self._takers if self.session.try_build(model, each) is None), HOST_TARGET)
+        return (BodyKernel(everything(graph).inside, target),)
 
     def _plans(
         self, number: int, graph: DataflowGraph, count: int, folder: Path
