@@ -50,6 +50,16 @@ class DeathInBodies(DeclaredToolchain):
         return Deadly()
 
 
+class NoLoops(DeclaredToolchain):
+    """A toolchain that takes no operator with a body."""
+
+    def compile(self, kernel: Any, target: Any, workspace: Path) -> Any:
+        """Refuses a kernel with control flow."""
+        if any(node.op_type == "Loop" for node in kernel.graph):
+            raise Unsupported("it takes no Loop")
+        return super().compile(kernel, target, workspace)
+
+
 def loop_of(operators: Sequence[str], path: Path, *, is_all: bool = False) -> Path:
     """A Loop whose body is a chain of operators over its state; one more stands before it, unless the Loop is all."""
     nodes = [helper.make_node("Identity", ["on"], ["still"], name="still")]
@@ -107,32 +117,51 @@ def cheapest_seconds(operators: Sequence[str], seconds: Mapping[str, Mapping[str
     )
 
 
+def assert_cheapest(executable: Any, operators: Sequence[str], seconds: Mapping[str, Mapping[str, float]]) -> None:
+    """Every operator of the body is in one kernel, and no other kernels would cost less."""
+    (row,) = (row for row in executable.report.kernels if "loop" in row.nodes)
+    ops = {f"n{i}": op for i, op in enumerate(operators)} | {"still": "Identity"}
+    computing = [kernel for kernel in row.bodies if set(kernel.nodes) != {"still"}]
+    assert sorted(node for kernel in row.bodies for node in kernel.nodes) == sorted(ops)
+    assert body_seconds(computing, seconds, ops) == pytest.approx(cheapest_seconds(operators, seconds))
+
+
+def targets_of(executable: Any) -> dict[tuple[str, ...], str]:
+    return {tuple(k.nodes): k.target for row in executable.report.kernels for k in row.bodies}
+
+
+def test_a_menu_that_takes_no_loop_still_runs_its_body_as_fast_as_can_be(tmp_path: Path) -> None:
+    operators, seconds = ["Tanh", "Neg"], {"left": LEFT, "right": RIGHT}
+    path = loop_of(operators, tmp_path / "loop.onnx", is_all=True)
+    toolchains = registry_of(*(NoLoops(seconds=own, name=name) for name, own in seconds.items()))
+    options = CompileOptions(search="exhaustive", db=f"sqlite:///{tmp_path}/db", finals=False, baseline="none")
+    executable = collage.compile(path, ["left", "right"], options=options, toolchains=toolchains, workers=LENT)
+    assert_cheapest(executable, operators, seconds)
+    assert {"left", "right"} <= {
+        line.split()[-1] for line in str(executable.explain()).splitlines() if "_body_" in line
+    }
+    assert_right(executable, path)
+
+
+@pytest.mark.slow
 def test_the_search_of_a_body_finds_what_trying_all_finds(tmp_path: Path) -> None:
     operators = ["Tanh", "Neg", "Add", "Tanh"]
     path, seconds = loop_of(operators, tmp_path / "loop.onnx"), {"left": LEFT, "right": RIGHT}
     toolchains = registry_of(*(DeclaredToolchain(seconds=own, name=name) for name, own in seconds.items()))
     options = CompileOptions(search="exhaustive", plan_out=tmp_path / "plan.json", db=f"sqlite:///{tmp_path}/db")
     executable = collage.compile(path, ["left", "right"], options=options, toolchains=toolchains, workers=LENT)
-    (row,) = (row for row in executable.report.kernels if "loop" in row.nodes)
-    ops = {f"n{i}": op for i, op in enumerate(operators)} | {"still": "Identity"}
-    computing = [kernel for kernel in row.bodies if set(kernel.nodes) != {"still"}]
-    assert sorted(node for kernel in row.bodies for node in kernel.nodes) == sorted(ops)
-    assert body_seconds(computing, seconds, ops) == pytest.approx(cheapest_seconds(operators, seconds))
+    assert_cheapest(executable, operators, seconds)
     assert_right(executable, path)
-
-    # The same again from a plan file, from an artefact, and from the memory of the database.
+    # The same again from a plan file, and from the memory of the database.
     plan = read_plan(tmp_path / "plan.json")
     assert {"llvm -compiler=left", "llvm -compiler=right"} <= set(plan.targets)
     given = CompileOptions(plan=plan, db=options.db)
     again = collage.compile(path, options=given, toolchains=toolchains, workers=LENT)
-    told = {tuple(k.nodes): k.target for k in row.bodies}
-    assert {tuple(k.nodes): k.target for r in again.report.kernels for k in r.bodies} == told
+    assert targets_of(again) == targets_of(executable)
     assert_right(again, path)
     remembered = collage.compile(path, ["left", "right"], options=options, toolchains=toolchains, workers=LENT)
     assert not remembered.report.search.raced
-    assert {tuple(k.nodes): k.target for r in remembered.report.kernels for k in r.bodies} == told
-    executable.save(tmp_path / "artefact")
-    assert_right(collage.load(tmp_path / "artefact", toolchains=toolchains), path)
+    assert targets_of(remembered) == targets_of(executable)
 
 
 @pytest.mark.slow
@@ -142,29 +171,6 @@ def test_a_death_in_a_body_costs_the_candidate_and_nothing_else(tmp_path: Path) 
     options = CompileOptions(db=f"sqlite:///{tmp_path}/db")
     executable = collage.compile(path, ["deadly", "onnxruntime"], options=options, toolchains=registry_of(deadly))
     assert not any(inner.target.endswith("=deadly") for row in executable.report.kernels for inner in row.bodies)
-    assert_right(executable, path)
-
-
-class NoLoops(DeclaredToolchain):
-    """A toolchain that takes no operator with a body."""
-
-    def compile(self, kernel: Any, target: Any, workspace: Path) -> Any:
-        """Refuses a kernel with control flow."""
-        if any(node.op_type == "Loop" for node in kernel.graph):
-            raise Unsupported("it takes no Loop")
-        return super().compile(kernel, target, workspace)
-
-
-def test_a_model_that_is_only_a_loop_runs_on_a_menu_that_takes_no_loop(tmp_path: Path) -> None:
-    path = loop_of(["Tanh", "Neg", "Tanh"], tmp_path / "loop.onnx", is_all=True)
-    toolchains = registry_of(NoLoops(seconds={"": LAUNCH_S, "Tanh": 1e-5, "Neg": 1e-5, "Identity": 0.0}, name="fast"))
-    options = CompileOptions(db=f"sqlite:///{tmp_path}/db")
-    executable = collage.compile(path, ["fast"], options=options, toolchains=toolchains, workers=LENT)
-    (row,) = executable.report.kernels
-    assert {inner.target for inner in row.bodies} <= {"llvm -compiler=fast", "llvm -compiler=host"}
-    assert "llvm -compiler=fast" in {inner.target for inner in row.bodies}
-    assert "fast" in str(executable.explain())
-    assert "fast" in repr(executable)
     assert_right(executable, path)
 
 
@@ -182,23 +188,31 @@ class CountOfCosts:
         return own[""] + sum(own[node.op_type] for node in kernel.graph)
 
 
-@pytest.mark.parametrize(("whole_s", "is_body"), [(1.0, True), (1e-3, False)])
+@pytest.mark.parametrize(("whole_s", "is_body"), [(1.0, True), pytest.param(1e-3, False, marks=pytest.mark.slow)])
 def test_an_estimator_decides_about_bodies(tmp_path: Path, whole_s: float, is_body: bool) -> None:
     operators = ["Tanh", "Neg"]
     path = loop_of(operators, tmp_path / "loop.onnx", is_all=True)
     seconds = {"left": {**LEFT, "Loop": whole_s}, "right": {**RIGHT, "Loop": whole_s}}
     toolchains = registry_of(*(DeclaredToolchain(seconds=own, name=name) for name, own in seconds.items()))
-    estimator = CountOfCosts(seconds)
-    options = CompileOptions(db=f"sqlite:///{tmp_path}/db")
+    plan_file, database = tmp_path / "plan.json", f"sqlite:///{tmp_path}/db"
+    options = CompileOptions(db=database, plan_out=plan_file)
     executable = collage.compile(
-        path, ["left", "right"], options=options, toolchains=toolchains, workers=LENT, estimator=estimator
+        path, ["left", "right"], options=options, toolchains=toolchains, workers=LENT, estimator=CountOfCosts(seconds)
     )
     (row,) = executable.report.kernels
-    ops = {f"n{i}": op for i, op in enumerate(operators)} | {"still": "Identity"}
     assert bool(row.bodies) == is_body
-    if is_body:
-        computing = [kernel for kernel in row.bodies if set(kernel.nodes) != {"still"}]
-        once = body_seconds(computing, seconds, ops)
-        assert once == pytest.approx(cheapest_seconds(operators, seconds))
-        assert row.estimate_us == pytest.approx(1e6 * TRIPS * once, rel=1e-3)
     assert_right(executable, path)
+    if not is_body:
+        return
+    assert_cheapest(executable, operators, seconds)
+    assert row.estimate_us == pytest.approx(1e6 * TRIPS * cheapest_seconds(operators, seconds), rel=1e-3)
+    assert "on llvm -compiler=left, llvm -compiler=right" in repr(executable)
+    # The same again from an artefact, and from a plan file.
+    executable.save(tmp_path / "artefact")
+    loaded = collage.load(tmp_path / "artefact", toolchains=toolchains)
+    assert "_body_left_" in str(loaded.explain())
+    assert_right(loaded, path)
+    given = CompileOptions(plan=plan_file, db=database, finals=False, baseline="none")
+    again = collage.compile(path, options=given, toolchains=toolchains, workers=LENT)
+    assert targets_of(again) == targets_of(executable)
+    assert_right(again, path)

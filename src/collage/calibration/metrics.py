@@ -103,7 +103,8 @@ class Metric(Protocol):
         Args:
             drops: One for each sample.
             limit: Decides if there are too few samples.
-            count: Return the interval that is to be expected of so many samples like these, and not that of these. 0 is of these.
+            count: Return the interval of a mean or a share that is to be expected of so many samples like these. 0 is of these.
+                Of an error the bound is that of these, which fewer samples make wider.
         """
         ...
 
@@ -130,7 +131,7 @@ class _MaxError(_Comparing):
 
     def sum_up(self, drops: Sequence[float], limit: float | None = None, count: int = 0) -> Estimate:
         worst = max(drops)
-        return Estimate(worst, min(drops), prediction_bound(drops, count), len(drops))
+        return Estimate(worst, min(drops), prediction_bound(drops), len(drops))
 
     def told(self, estimate: Estimate) -> str:
         further = f"below {estimate.high:.1e} on {_FURTHER} further inputs"
@@ -308,14 +309,10 @@ def _student(degrees: int, confidence: float = _CONFIDENCE) -> float:
     return z + math.fsum(term / n**power for power, term in enumerate(terms, 1))
 
 
-def prediction_bound(errors: Sequence[float], count: int = 0) -> float:
+def prediction_bound(errors: Sequence[float]) -> float:
     """Return what twenty further errors all stay below, with 95 % confidence, if logarithms of errors are normal.
 
     It is at least the largest error. Of fewer than four errors it is twice that.
-
-    Args:
-        errors: The errors that were seen.
-        count: Return the bound that is to be expected of so many errors with this deviation. 0 is the number of these.
     """
     worst = max(errors)
     positive = [error for error in errors if error > 0]
@@ -324,7 +321,7 @@ def prediction_bound(errors: Sequence[float], count: int = 0) -> float:
     if len(positive) < _FEW:
         return _FEW_MARGIN * worst
     logs = [math.log(error) for error in positive]
-    count = max(count, _FEW) if count else len(logs)
+    count = len(logs)
     # One further error lies beyond with this probability (Bonferroni), so that all together do with at most 5 %.
     beyond = (1 - _CONFIDENCE) / _FURTHER
     factor = _student(count - 1, 1 - 2 * beyond) * math.sqrt(1 + 1 / count)

@@ -126,7 +126,9 @@ def judged(
         if reason is None:
             kept.add(plan.name)
             best_s = min(best_s, expected_s[plan.name] or best_s)
-        elif plan.single is not None:
+            continue
+        session.say(f"{plan.name} is refused: {reason}")
+        if plan.single is not None:
             precision.refusals[str(plan.single)] = reason
     return [plan for plan in plans if plan.name in kept]
 

@@ -53,7 +53,7 @@ MAX_ERROR = "max-error"
 PREPARED_FILE = "prepared.onnx"
 
 _PLAN = "collage.calibration._plan_worker:PlanService"
-_MADE_UP = Split(tuple(range(8)), tuple(range(8, 16)), tuple(range(16, 56)))
+_MADE_UP = Split(tuple(range(8)), tuple(range(8, 24)), tuple(range(24, 64)))
 _MADE_UP_SEED = 1000
 _KEEP_EVERY = 8
 _MOST_WATCHED = 8

@@ -206,6 +206,7 @@ def check_session_options(options: Any) -> None:
     """
     if options is None:
         return
+    _refuse_plain(options, "SessionOptions")
     for name in _changed(options, "SessionOptions"):
         if name in REFUSED:
             raise UsageError(f"SessionOptions.{name} is not supported: {REFUSED[name]}")
@@ -243,6 +244,7 @@ def check_run_options(options: Any) -> None:
     """
     if options is None:
         return
+    _refuse_plain(options, "RunOptions")
     for name in _changed(options, "RunOptions"):
         if name == "terminate":
             raise ToolchainError("the run was not begun: RunOptions.terminate is set")
@@ -341,6 +343,13 @@ def check_providers(providers: Sequence[Any] | None, provider_options: Sequence[
         warnings.warn(
             f"the option {options[0]!r} of {CPU} changes nothing: kernels reserve their own memory", stacklevel=3
         )
+
+
+def _refuse_plain(options: Any, kind: str) -> None:
+    """Raise UsageError for what has no options as attributes, and so would be ignored."""
+    if isinstance(options, Iterable | int | float):
+        hint = "; execution providers are providers=[...]" if isinstance(options, list | tuple | str) else ""
+        raise UsageError(f"options are an onnxruntime.{kind}, not {options!r:.80}{hint}")
 
 
 def _is_first_use(options: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -22,6 +23,7 @@ except ImportError:  # Windows: folders cannot be locked. Those of killed proces
 __all__ = ["make_scratch", "remove_scratch", "scratch"]
 
 _PREFIX = "collage_scratch_"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _GRACE_S = 60.0
 """Age in seconds below which a folder without a lock is left alone. Its maker may be about to lock it."""
 
@@ -41,10 +43,20 @@ _held: dict[Path, _Hold] = {}
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder of this process's own, within the ``with``."""
+    """A folder of this process's own, within the ``with``.
+
+    Raises:
+        UsageError: There is no folder for temporary files, or its disk becomes full within the ``with``.
+    """
     folder = make_scratch()
     try:
         yield folder
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise UsageError(
+            f"{error.strerror}, most likely in {folder.parent}: make room, or have TMPDIR name a folder that has some"
+        ) from error
     finally:
         remove_scratch(folder)
 

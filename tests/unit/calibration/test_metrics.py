@@ -143,3 +143,14 @@ def test_what_is_won_counts_against_what_is_lost():
     found = metric.sum_up([1.0] * 5 + [-1.0] * 5 + [0.0] * 990)
     assert found.value == 0
     assert found.low < 0 < found.high < 0.02
+
+
+def test_few_samples_tell_what_interval_more_of_them_would_have() -> None:
+    top1, cosine = find_metric("top1"), find_metric("cosine")
+    assert top1.sum_up([0.0] * 60, 0.01, 500).keeps(0.01)
+    assert not top1.sum_up([0.0] * 60 + [1.0], 0.01, 500).keeps(0.01)
+    drops = [1e-3, 2e-3, 3e-3, 2e-3]
+    few, more = cosine.sum_up(drops), cosine.sum_up(drops, count=400)
+    assert few.value == more.value < more.high < few.high
+    assert more.high - more.value == pytest.approx(1.966 * 0.8165e-3 / 20, rel=1e-3)
+    assert few.samples == more.samples == 4

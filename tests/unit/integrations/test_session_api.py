@@ -304,6 +304,15 @@ def test_no_option_of_a_run_is_ignored_in_silence(ours: InferenceSession, name: 
     assert [each.filename for each in said if name in str(each.message)] == [__file__]
 
 
+@pytest.mark.parametrize("options", [CPU, {"intra_op_num_threads": 1}, "CPUExecutionProvider", 2])
+def test_what_has_no_options_is_refused(artefact: Path, ours: InferenceSession, options: Any) -> None:
+    with pytest.raises(UsageError, match="SessionOptions, not ") as refusal:
+        InferenceSession(artefact, options)
+    assert ("providers=" in str(refusal.value)) == isinstance(options, list | str)
+    with pytest.raises(UsageError, match="RunOptions, not "):
+        ours.run(None, {}, options)
+
+
 def test_an_option_of_a_later_version_is_refused(artefact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for tables in ("WITHOUT_EFFECT", "REFUSED"):
         monkeypatch.setattr(known, tables, {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -391,8 +392,14 @@ def test_a_loop_carries_a_sequence() -> None:
     np.testing.assert_array_equal(outputs_of(build_with_bodies(model), {"x": x})[0], np.concatenate([x, x, x]) * 2)
 
 
-def test_only_operators_with_bodies_hold_kernels(tmp_path: Path) -> None:
-    build_with_bodies(counting_loop(2)).save(tmp_path / "a")
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artefact with a Loop whose body is kernels."""
+    return build_with_bodies(counting_loop(2)).save(tmp_path_factory.mktemp("loops") / "a")
+
+
+def test_only_operators_with_bodies_hold_kernels(tmp_path: Path, saved: Path) -> None:
+    shutil.copytree(saved, tmp_path / "a")
     path = tmp_path / "a" / "manifest.json"
     manifest = json.loads(path.read_text())
     plain, holder = manifest["kernels"]
@@ -403,8 +410,8 @@ def test_only_operators_with_bodies_hold_kernels(tmp_path: Path) -> None:
         collage.load(tmp_path / "a")
 
 
-def test_kernels_within_kernels_without_end_are_refused(tmp_path: Path) -> None:
-    build_with_bodies(counting_loop(2)).save(tmp_path / "a")
+def test_kernels_within_kernels_without_end_are_refused(tmp_path: Path, saved: Path) -> None:
+    shutil.copytree(saved, tmp_path / "a")
     path = tmp_path / "a" / "manifest.json"
     manifest = json.loads(path.read_text())
     compiled = manifest["kernels"][1]["compiled"]
@@ -430,8 +437,8 @@ def test_kernels_within_kernels_without_end_are_refused(tmp_path: Path) -> None:
         lambda program: program.clear(),
     ],
 )
-def test_a_program_that_makes_no_sense_is_refused(tmp_path: Path, change: Any) -> None:
-    build_with_bodies(counting_loop(2)).save(tmp_path / "a")
+def test_a_program_that_makes_no_sense_is_refused(tmp_path: Path, saved: Path, change: Any) -> None:
+    shutil.copytree(saved, tmp_path / "a")
     (file,) = (tmp_path / "a").glob("*.bodies.json")
     program = json.loads(file.read_text())
     change(program)

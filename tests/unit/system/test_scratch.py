@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from collage._errors import UsageError
 from collage.system import scratch as scratch_module
 from collage.system.scratch import make_scratch, remove_scratch, scratch
 
@@ -92,3 +94,12 @@ def test_a_fork_leaves_the_folder_to_its_maker() -> None:
     assert folder.is_dir()
     remove_scratch(folder)
     assert not folder.exists()
+
+
+def test_a_full_disk_is_said_with_the_way_out_and_other_errors_are_not_hidden(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(UsageError, match=f"No space left on device.*{tmp_path}.*TMPDIR"), scratch() as folder:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert not folder.exists()
+    with pytest.raises(FileNotFoundError), scratch() as folder:
+        (folder / "none").read_bytes()
