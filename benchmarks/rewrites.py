@@ -71,7 +71,7 @@ def measured(path: Path, passes: str, target: str, rounds: int) -> tuple[str, st
         try:
             for artefact, pipeline in zip(made, (WITHOUT, passes), strict=True):
                 executable_of(path, target, passes=pipeline).save(artefact)
-            found = compare_artefacts(*made, path, rounds=rounds)
+            found = compare_artefacts(*made, rounds=rounds)
         except CollageError as error:
             return f"{str(error)[:80]} ||", "refused"
     if found["speedup"] is None:

@@ -31,7 +31,7 @@ def main() -> int:
                 try:
                     for path, options in zip(made, ("", " -threads=1"), strict=True):
                         executable_of(model.path, f"{target}{options}").save(path)
-                    found = compare_artefacts(*made, model.path, rounds=given.rounds)
+                    found = compare_artefacts(*made, rounds=given.rounds)
                 except CollageError as error:
                     print(f"| {model.name} | {target} | refused: {str(error)[:80]} |||", flush=True)
                     continue
