@@ -10,7 +10,7 @@ SMALL := -n 2 tests/unit tests/hostile tests/toolchain tests/fuzz
 # Those of tests/crash take longest, and are few in each file: they begin first.
 WHOLE := -n 3 --dist loadfile --no-loadscope-reorder tests/crash tests/e2e
 
-.PHONY: demo test test-all lowest coverage fuzz lint docs bench gpu clean
+.PHONY: demo test test-all lowest coverage types fuzz lint docs bench gpu clean
 
 demo: $(VENV)/demo.stamp  ## compile, run and bench two real models
 	$(BIN)/python examples/demo.py $(OUT)
@@ -37,6 +37,10 @@ lowest:  ## small tests with the lowest versions of everything that pyproject.to
 coverage: $(VENV)/dev.stamp  ## the default tests, with the floor of pyproject.toml
 	$(BIN)/pip install -q --disable-pip-version-check pytest-cov
 	$(BIN)/python -m pytest -m "not slow" --cov $(SMALL)
+
+types: $(VENV)/dev.stamp  ## a user's script with planted errors, by mypy and pyright, and completion by Jedi
+	$(BIN)/pip install -q --disable-pip-version-check pyright
+	$(BIN)/python -m pytest tests/unit/test_public_types.py
 
 fuzz: $(VENV)/dev.stamp  ## random models of all kinds against the original files; SEED=1 TIME=10m
 	$(BIN)/python -m tests.fuzz --seed $(or $(SEED),0) --time-limit $(or $(TIME),10m)

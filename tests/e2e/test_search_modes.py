@@ -233,7 +233,7 @@ def test_what_a_second_phase_proposes_is_in_the_final_comparison(clock: dict[str
         strategies.cache_clear()
     assert report["search"]["algorithm"] == "refining"
     assert not any("search strategy" in warning for warning in report["warnings"])
-    (row,) = [row for row in report["candidates"] if row["name"].startswith("refined")]
+    (row,) = [row for row in report["rows"] if row["name"].startswith("refined")]
     assert (row["name"], row["kernels"]) == ("refined 1", len(OPERATORS))
     assert len(strategy.times) == 2 and all(0 < each < 100 for each in strategy.times)
 

@@ -24,6 +24,7 @@ import pytest
 import collage
 from collage._errors import ArtefactError
 from collage.runtime import unpack, verify
+from collage.runtime._manifest import SCHEMAS
 from tests.hostile.hostile_models import CORPUS
 
 DATA = Path(__file__).parents[1] / "data"
@@ -107,7 +108,7 @@ def nest(value: Any, times: int) -> Any:
 
 MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "an old version": lambda m: m.update(schema=0),
-    "a newer version": lambda m: m.update(schema=5),
+    "a newer version": lambda m: m.update(schema=SCHEMAS[-1] + 1),
     "a version that is no number": lambda m: m.update(schema="1"),
     "a version that is a truth": lambda m: m.update(schema=True),
     "kernels of one name": lambda m: m["kernels"][0].update(name=m["kernels"][1]["name"]),

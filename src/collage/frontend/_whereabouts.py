@@ -1,4 +1,4 @@
-"""Notes of exporters about the machine that they ran on. Artefacts must not contain them.
+"""Removal of the notes that exporters make about the machine on which they ran. Such notes must not reach an artefact.
 
 PyTorch's exporters write to each node where in the source it comes from: stack traces with the paths of the user's files.
 """
