@@ -31,7 +31,7 @@ def test_by_name_in_any_order_and_by_position() -> None:
         ({"x": np.ones(3, "f")}, r"shape \[3\]"),
         ({"x": np.ones((1, 3))}, "float64"),
         ({"x": "text"}, "'x' is <U4"),
-        ({"x": [[1, 2], [3]]}, "no tensor"),
+        ({"x": [[1, 2], [3]]}, "not a usable tensor"),
         ([], "0 inputs given, but the model has 1"),
         (np.ones((1, 3), "f"), "a mapping from names"),
     ],
