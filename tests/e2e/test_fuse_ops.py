@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +25,9 @@ LLVM, ORT, OV = "llvm", "llvm -compiler=onnxruntime", "llvm -compiler=openvino"
 
 @pytest.fixture(scope="module")
 def mnist(tmp_path_factory: pytest.TempPathFactory) -> ir.Model:
-    sys.path.insert(0, str(ROOT / "examples"))
-    import models
-
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "examples")
+        models = importlib.import_module("models")
     random = np.random.default_rng(0)
     return read_model(models.mnist_to_onnx(models.initial_mnist(random)))
 

@@ -50,7 +50,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     )
     triton.get_input_tensor_by_name = lambda request, name: request.get(name)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, triton.__name__, triton)
-    version = shutil.copytree(EXAMPLES / "triton" / "model" / "1", tmp_path / "1")
+    version = shutil.copytree(EXAMPLES / "triton_server" / "model" / "1", tmp_path / "1")
     executable_of(small_model(), "onnxruntime").save(version / "model.collage")
     spec = importlib.util.spec_from_file_location("triton_example", version / "model.py")
     assert spec is not None and spec.loader is not None
