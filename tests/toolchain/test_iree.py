@@ -68,7 +68,7 @@ class TestIreeInOneThread(ToolchainTestCase):
             "(float[1,2,4] x) => (float[1,2,2] y, int64[1,2,2] i) {y, i = MaxPool <kernel_shape = [3]> (x)}",
             "several images",
         ),
-        ("(float[4] x) => (float[4] y) {y = Slice (x, start, end, axis, step)}", "behind the end"),
+        ("(float[4] x) => (float[4] y) {y = Slice (x, start, end, axis, step)}", "beyond the end"),
         ("(float[4] x) => (float[4] y) {y = ScatterND (x, at, one)}", "one constant index"),
         ("(float[1,4] x) => (float[1,4] y) {y = ScatterElements (x, at, ones)}", "one constant index"),
         (
