@@ -33,7 +33,7 @@ class TestInductor(ToolchainTestCase):
     [
         ("(float[N] x) => (float[N] y) {y = Neg (x)}", "fixed shapes"),
         ("() => (float[2] y) {y = Constant <value_floats = [1.0, 2.0]> ()}", "reads no input"),
-        ("(float[4] x) => (int64[1,K] y) {y = NonZero (x)}", "depend on the values of inputs"),
+        ("(float[4] x) => (int64[1,K] y) {y = NonZero (x)}", "depend on data"),
         ("(float[4] x, int64[1] s) => (float[2,2] y) {y = Reshape (x, s)}", "depend on the values of inputs"),
         ("(string[2] x) => (string[2] y) {y = Identity (x)}", "string"),
         ("(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}", "Frobnicate"),
