@@ -81,7 +81,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     for wrong, said in (
         (f"z={tmp_path / 'x.npy'}", "unknown input 'z'"),
         (f"x={tmp_path / 'double.npy'}", "float64"),
-        (f"x={tmp_path / 'm.onnx'}", "no .npy file"),
+        (f"x={tmp_path / 'm.onnx'}", "not a .npy file"),
         (f"x={tmp_path / 'none.npy'}", "cannot read"),
     ):
         with pytest.raises(SystemExit) as stop:
