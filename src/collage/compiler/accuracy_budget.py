@@ -82,6 +82,8 @@ def _at_a_price(
     too_low, price, enough = 0.0, costs.best_single_s / max(problem.tolerance, 1e-9), float("inf")
     try:
         for step in range(_STEPS):
+            if problem.options.time_budget_s is not None and costs.search_s_left <= 0:
+                break
             costs.error_price_s = price
             costs.say(f"searching within the accuracy budget, {step + 1} of {_STEPS}")
             good = [plan for plan in search_again() if keeps(plan)]

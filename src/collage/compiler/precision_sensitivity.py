@@ -171,12 +171,21 @@ def _levels(
     """Return the fewest most sensitive units that have to stay in float32, and twice as many.
 
     Nothing if half of all units do not do, or none have to, unless it is known that the whole model is too far off.
+
+    Raises:
+        ToolchainError: A process failed, or half of the time that a time budget leaves is over.
     """
     file = session.workspace / "rounded.onnx"
     snr = find_metric("snr")
     everything = (1 << len(problem.graph)) - 1
+    least_left_s = problem.comparison_plan.left_s / 2
+
+    def stop_if_late() -> None:
+        if problem.comparison_plan.left_s < least_left_s:
+            raise ToolchainError("the time budget leaves none for it")
 
     def noise(bits: int) -> float:
+        stop_if_late()
         try:
             ir.save(rounded_model(problem, bits), file)
         except Unsupported:
@@ -186,6 +195,7 @@ def _levels(
         return statistics.fmean(drops) if all(math.isfinite(drop) for drop in drops) else math.inf
 
     def keeps(kept: int) -> bool:
+        stop_if_late()
         ir.save(rounded_model(problem, everything & ~kept), file)
         with runs_worker(file, watches=False) as worker, build_lock():
             return precision.verdict_of(worker, chooses=True).reason is None
