@@ -119,3 +119,18 @@ def test_images_far_from_zero_keep_their_digits(groups: int, tmp_path: Path) -> 
     x = 100 + np.random.default_rng(0).standard_normal((1, CHANNELS, 200, 200)).astype(np.float32)
     wanted = expected(x, groups, WEIGHTS["scale"], WEIGHTS["bias"])
     np.testing.assert_allclose(computed(text, x, tmp_path), wanted, atol=5e-4)
+
+
+@pytest.mark.parametrize(("sizes", "whole"), [((2, 4, 105), True), ((2, 5, 84), False), ((2, "G", 35), False)])
+def test_images_are_found_behind_a_reshape_to_known_groups(sizes: tuple[int | str, ...], whole: bool) -> None:
+    from tvm import relax, tirx
+
+    from collage.toolchains.tvm.normalisations import with_channels
+
+    bb, lengths = relax.BlockBuilder(), [tirx.Var(n, "int64") if isinstance(n, str) else n for n in sizes]
+    x = relax.Var("x", relax.TensorType([2, CHANNELS, 7, 5], "float32"))
+    with bb.function("main", [x]):
+        made = bb.normalize(relax.op.reshape(x, relax.ShapeExpr(lengths)))
+        found = with_channels(bb, made)
+        bb.emit_func_output(x)
+    assert (found is not None and found.same_as(x)) == whole

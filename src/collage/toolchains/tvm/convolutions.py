@@ -155,7 +155,7 @@ def column_by_column(bb: Any, x: Any, weight: Any, bias: Any, windows: Windows, 
     def together(data: Any, *added: Any) -> Any:
         def element(sample: Any, map_: Any, row: Any, column: Any) -> Any:
             parts = [data(sample, i * maps + map_, row, column + i * step) for i in range(columns)]
-            return functools.reduce(operator.add, parts, *(each(map_) for each in added))
+            return functools.reduce(operator.add, [*(each(map_) for each in added), *parts])
 
         samples, _, height, width = data.shape
         return te.compute((samples, maps, height, width - step * (columns - 1)), element, name="together")

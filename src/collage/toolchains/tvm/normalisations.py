@@ -22,9 +22,13 @@ _RANK = 4
 
 def is_of_images(x: Any) -> bool:
     """Return True if a value is images of a known number of channels, of a type that sums are exact enough in."""
-    if x.ty.ndim != _RANK or not isinstance(x.ty.shape, relax.ShapeExpr):
-        return False
-    return isinstance(x.ty.shape.values[1], tirx.IntImm) and str(x.ty.dtype) in ("float32", "float64")
+    return x.ty.ndim == _RANK and _channels(x) is not None and str(x.ty.dtype) in ("float32", "float64")
+
+
+def _channels(x: Any) -> int | None:
+    """Return the length of the second dimension, None if it is not known."""
+    length = x.ty.shape.values[1] if isinstance(x.ty.shape, relax.ShapeExpr) else None
+    return int(length) if isinstance(length, tirx.IntImm) else None
 
 
 def normalised_images(bb: Any, x: Any, scale: Any, bias: Any, epsilon: float, groups: int) -> Any:
@@ -70,23 +74,19 @@ def normalised_images(bb: Any, x: Any, scale: Any, bias: Any, epsilon: float, gr
 
 def with_channels(bb: Any, x: Any) -> Any | None:
     """Return the images, [N, C, H, W], of which ``x``, [N, groups, ...], is a Reshape; None if it is not one."""
-    made = _call_of(bb, x, "relax.reshape")
-    if made is None or not is_of_images(made.args[0]):
+    made, groups = _call_of(bb, x, "relax.reshape"), _channels(x)
+    if made is None or not groups or not is_of_images(made.args[0]):
         return None
-    (samples, channels, *_), (count, groups, *_) = made.args[0].ty.shape.values, x.ty.shape.values
-    is_grouped = tvm_ffi.structural_equal(samples, count) and int(channels) % max(1, int(groups)) == 0
-    return made.args[0] if is_grouped else None
+    whole = made.args[0]
+    is_of_same_samples = tvm_ffi.structural_equal(whole.ty.shape.values[0], x.ty.shape.values[0])
+    return whole if is_of_same_samples and int(whole.ty.shape.values[1]) % groups == 0 else None
 
 
 def reshaped(bb: Any, y: Any) -> Any:
     """Return a Reshape without the Reshape that it undoes; ``y`` if there is none."""
     last = _call_of(bb, y, "relax.reshape")
     first = None if last is None else _call_of(bb, last.args[0], "relax.reshape")
-    if (
-        first is None
-        or first.args[0].ty.shape is None
-        or not tvm_ffi.structural_equal(first.args[0].ty.shape, y.ty.shape)
-    ):
+    if first is None or not tvm_ffi.structural_equal(first.args[0].ty.shape, y.ty.shape):
         return y
     return first.args[0]
 
