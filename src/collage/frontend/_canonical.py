@@ -14,9 +14,9 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from collage._errors import ModelError
+from collage.frontend._exporter_paths import drop_exporter_paths
 from collage.frontend._proto import reattach_weights, skeleton
 from collage.frontend._sandbox import convert_functions
-from collage.frontend._whereabouts import forget_whereabouts
 from collage.graph import copy_model
 
 __all__ = ["MAX_IR_VERSION", "MIN_IR_VERSION", "canonicalise", "lift_constants", "name_everything", "remove_unused"]
@@ -36,7 +36,7 @@ def canonicalise(model: ir.Model) -> None:
     """
     forget_sharding(model)
     inline_functions(model)
-    forget_whereabouts(model)
+    drop_exporter_paths(model)
     forget_nameless_dims(model)
     common.RemoveInitializersFromInputsPass()(model)
     lift_constants(model)

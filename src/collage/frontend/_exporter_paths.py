@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-__all__ = ["forget_whereabouts"]
+__all__ = ["drop_exporter_paths"]
 
 _PATH = re.compile(r"(?<![\w./\\-])(?:/[^\s/:'\"]+){2,}|(?<!\w)[A-Za-z]:[\\/]|\\\\[^\s\\]+\\")
 """An absolute path, of any system."""
 
 
-def forget_whereabouts(model: ir.Model) -> None:
+def drop_exporter_paths(model: ir.Model) -> None:
     """Drop notes of nodes, values and graphs that hold an absolute path, in place.
 
     What describes the model as a whole is the user's own, and stays.
