@@ -82,7 +82,7 @@ class DeviceConflict(ConfigError):
         one: The one end: the demand, its object and its origin.
         other: The other end.
         chain: The steps between them, each a sentence.
-        remedies: What would resolve it, best first.
+        remedies: Ways to resolve the conflict, best first.
     """
 
     def __init__(self, one: str, other: str, chain: tuple[str, ...], remedies: tuple[str, ...]) -> None:

@@ -255,10 +255,10 @@ def _original(recipe: Recipe, given: Path | None) -> ir.Model | None:
 
     Args:
         recipe: Says where it was, and its digest.
-        given: Where it is, if the user says so.
+        given: Path of the original model, if the user gives one.
 
     Raises:
-        UsageError: What the user gave is another model.
+        UsageError: The model that the user gave is another model.
     """
     path = Path(str(recipe.model.get("path") or "")) if given is None else given
     if given is None and not path.is_file():

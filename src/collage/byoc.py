@@ -103,7 +103,7 @@ class FuseOps(ModulePass):
 
     Args:
         max_depth: Largest number of operators on a path, 0 for no limit.
-        target: What the kernels are for.
+        target: The target that the kernels are compiled for.
     """
 
     def __init__(self, max_depth: int = _NO_LIMIT, target: Target | None = None) -> None:

@@ -60,8 +60,8 @@ def register_device_type(kind: str, device_type: str) -> None:
     A toolchain calls this in its module, so that every process that imports the toolchain knows the kind.
 
     Args:
-        kind: How targets of this kind begin, such as ``npu`` in ``npu -compiler=mine``.
-        device_type: How scopes name the devices, such as ``npu`` in ``npu:0``. Kinds may share one.
+        kind: First word of targets of this kind, such as ``npu`` in ``npu -compiler=mine``.
+        device_type: Device type in scopes, such as ``npu`` in ``npu:0``. Kinds may share one.
 
     Raises:
         TargetError: A name that cannot be written in a target, or a kind that is registered for other devices.
@@ -122,7 +122,7 @@ class Target:
 
         Args:
             text: For example ``llvm -compiler=openvino -threads=1``, or the alias ``openvino``.
-            toolchains: What exists: toolchain name to target stems such as ``llvm -compiler=openvino``. With
+            toolchains: Installed toolchains: name to target stems such as ``llvm -compiler=openvino``. With
                 it, aliases are understood and unknown toolchains refused; without it, only full forms are read.
             host: Target of the code that drives the kernels.
 

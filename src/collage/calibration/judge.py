@@ -42,11 +42,11 @@ class Judge:
     Args:
         data: The samples.
         original: A worker whose service has ``answer(values, into)``: the model that is right.
-        metrics: What to compare by.
-        folder: Where inputs and answers lie meanwhile.
+        metrics: Metrics to compare by.
+        folder: Folder for inputs and answers while they are compared.
 
     Attributes:
-        metrics: What answers are compared by.
+        metrics: Metrics that answers are compared by.
         with_nan: Names of samples whose inputs hold NaN, by index, as far as they were looked at.
     """
 
@@ -113,7 +113,7 @@ class Judge:
         Args:
             answers: A worker whose service has ``answer(values, into)``.
             indices: Samples. If they take long, the last ones are left out.
-            metrics: What to compare by, instead of the judge's own.
+            metrics: Metrics to compare by, instead of the judge's own.
 
         Raises:
             ToolchainError: A sample could not be answered.

@@ -128,8 +128,8 @@ def collect_ranges(
     Args:
         worker: See ``runs_worker``.
         samples: Inputs by name, read one after the other; those whose inputs hold NaN are left out.
-        folder: Where the inputs of one sample lie meanwhile.
-        ranges: What earlier samples showed; it is widened.
+        folder: Folder for the inputs of one sample at a time.
+        ranges: Ranges from earlier samples; they are widened.
         after_each: Told of the ranges after each sample.
         axes: Values of which means are collected, see ``mean_axes``.
 

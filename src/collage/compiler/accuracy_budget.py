@@ -46,7 +46,7 @@ def within_budget(
         costs: Their ``error_price_s`` is what the search pays, 0 when this returns.
         session: Builds kernels.
         precision: Has the choosing samples, on which plans are looked at.
-        plans: What the search found at price 0, the best first.
+        plans: The plans that the search found at price 0, the best first.
         search_again: The best plans at the present price.
         by_cuts: Plans that keep the budget and that no price leads to, see ``collage.compiler.precision_cuts``.
 

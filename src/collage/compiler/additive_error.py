@@ -18,7 +18,7 @@ def additive_error(finals: FinalComparison, predicted_s: Callable[[Plan], float 
     """Return the winner's additive error as a share of its time; positive if it takes longer than its kernels add up to.
 
     Args:
-        finals: How the plans compare, end to end.
+        finals: The end-to-end comparison of the plans.
         predicted_s: The seconds that a plan is predicted to take, by its measured kernels.
 
     Returns:

@@ -103,7 +103,7 @@ def _most_promising(
 ) -> CandidateKernel | None:
     """The kernel with the greatest expected gain per second; None if no plan would be better by enough.
 
-    Those that can be tuned through in the time that is left come first: of others only a part would be.
+    Kernels that can be tuned through in the remaining time come first. Of the others only a part would be tuned.
     """
 
     def is_open(candidate: CandidateKernel) -> bool:

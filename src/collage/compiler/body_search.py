@@ -56,9 +56,9 @@ def body_candidates(
     """Return the operators whose bodies are kernels of their own as candidates, measured.
 
     Args:
-        survey: What is known of the model.
+        survey: The known facts about the model.
         session: Builds and measures, and has the values of the reference run.
-        database: Where timings and results are kept.
+        database: The database that holds timings and results.
         costs: Is told of the candidates, and measures them.
         find_plan: Finds the plan of a body.
     """
@@ -76,9 +76,9 @@ def estimated_bodies(
     """Return the same where an estimator tells costs: each candidate with what its bodies cost, times how often they ran.
 
     Args:
-        survey: What is known of the model; nothing was timed.
+        survey: The known facts about the model; nothing was timed.
         session: Builds, and has the values of the reference run.
-        database: Where facts are kept.
+        database: The database that holds facts.
         find_plan: Finds the plan of a body by the estimator's word.
     """
     return list(_searched(survey, session, database, find_plan))
@@ -132,9 +132,9 @@ class _BodySearch:
     """The search of the bodies of one node.
 
     Attributes:
-        survey: What is known of the model.
+        survey: The known facts about the model.
         session: Builds and measures.
-        database: Where facts are kept.
+        database: The database that holds facts.
         index: The node.
         seconds: Seconds that are left; None if nothing is timed.
         find_plan: Finds the plan of a body.

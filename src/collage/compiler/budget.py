@@ -28,10 +28,10 @@ class SearchBudget:
 
     Args:
         options: The options of the user.
-        comparison_plan: How plans will be compared, for which time has to be left.
+        comparison_plan: Lengths of the final comparison, for which time has to be left.
 
     Attributes:
-        asked: How many kernels the search has asked for so far.
+        asked: Number of kernels that the search has asked for so far.
     """
 
     def __init__(self, options: CompileOptions, comparison_plan: ComparisonPlan) -> None:
@@ -45,7 +45,7 @@ class SearchBudget:
     def kernels(self, keys: int) -> int:
         """Return the number of kernels that the search may ask for in all.
 
-        What the user says; or else a share of the keys there are, or any number where something is to be proved, or all measured.
+        The limit that the user gives, or else a share of the keys. Proofs and exhaustive searches have no limit.
 
         Args:
             keys: 0 where that is not known yet.

@@ -52,7 +52,7 @@ def collect(
 
     Args:
         problem: The model and the menu.
-        specs: What proposes candidates.
+        specs: The fusion specs, which propose candidates.
         report: Told what was left out.
         host_takes_all: Let the host take every operator, since proposals may turn out to be invalid.
     """
@@ -87,7 +87,7 @@ def _check_covered(problem: Problem, index: CandidateKernelIndex) -> None:
 def may_have(survey: Survey, sub_graph: SubGraph, target: Target) -> bool:
     """Return True if a kernel that no rule proposed is one that a target may have, and takes.
 
-    Where the user says which kernels a target may have, there are none but those. Tuned kernels are what they are.
+    If the user says which kernels a target may have, only these are admitted. Tuned kernels stay as they are.
     """
     if target == HOST_TARGET:
         return sub_graph.has_border and all(is_view(node) for node in sub_graph.nodes)

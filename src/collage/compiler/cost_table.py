@@ -63,9 +63,9 @@ class CostTable:
         database: The database that holds facts about this machine.
 
     Attributes:
-        budget: What all searches together may use.
+        budget: The limits of all searches together.
         error_price_s: Seconds that the search adds for each unit of relative error of a kernel of reduced precision.
-        overheads: What calling each target costs.
+        overheads: Measured overheads of a call, by target.
         batch_size: So many kernels are measured at once.
         say: Told what is going on, a line at a time.
         strategy_faults: The fault with the user's search strategy, which is not asked again then.
@@ -236,7 +236,7 @@ class CostTable:
     def why_wrong(self, kernel: HasTarget) -> str | None:
         """Return why this very kernel is wrong, and reject it; None if it is right.
 
-        What was measured may be another kernel of equal key, with other weights and on other values.
+        The cached outcome may be that of another kernel of equal key, with other weights and on other values.
 
         Raises:
             ToolchainError: It could not be built or run.

@@ -351,9 +351,9 @@ def prepare_and_plan_devices(
 
     Args:
         model: A model from ``read_model``. It gets the annotations.
-        devices: What is demanded besides the annotations in the model: the path of a plan of devices, or what was read.
+        devices: Demands besides the annotations in the model: the path of a plan of devices, or its parsed content.
         left_out: Names of passes that are not to run.
-        passes: How it is prepared, see ``parse_pipeline``.
+        passes: The passes that prepare the model, see ``parse_pipeline``.
 
     Returns:
         The prepared model, and the placement of its operators; None if nothing was asked for.

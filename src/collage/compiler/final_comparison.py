@@ -49,7 +49,7 @@ class FinalComparison:
         recipe: The winner's, ready to run; None if nothing finished.
         plan: The winning plan.
         plans: All plans.
-        standings: How every plan did, by its name.
+        standings: The result of every plan, by its name.
         time: The winner's end-to-end latency.
         speedup: Over the best single target, and its interval; None if no single target finished.
         additive_error: See ``collage.compiler.additive_error``; None until it is computed, or if it is not known.

@@ -54,7 +54,7 @@ def plan_of_file(
 
     Args:
         problem: The model and the menu.
-        file: What the file holds.
+        file: The plan file.
         model_digest: The digest of the model.
         build_of: Tells what the timings of a target depend on.
 

@@ -50,7 +50,7 @@ class PlannedKernel:
         rule: The rule that proposed it.
         device: The device that it runs on; None if neither the search nor the plan chooses.
         branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
-        cost: What it was measured, or estimated, to cost when the plan was chosen, as text; None if that is not known.
+        cost: The measured or estimated cost when the plan was chosen, as text; None if that is not known.
     """
 
     sub_graph: SubGraph
@@ -146,7 +146,7 @@ def single_plans(problem: Problem, survey: Survey, candidates: Iterable[Candidat
 
     A target whose kernels are bound to a rule has no others, alone as well: the largest first.
 
-    Where operators are placed on devices, alone means: on every device that the target may serve, by one kernel for each
+    If operators are placed on devices, alone means: on every device that the target may serve, by one kernel for each
     range of operators there. What is free goes to the device on which that takes the fewest kernels.
     """
     everything = IndexSet((1 << len(problem.graph)) - 1)
@@ -351,7 +351,7 @@ def estimate_s(costs: CostTable, kernel: PlannedKernel) -> float | None:
 def predicted_s(problem: Problem, costs: CostTable, plan: Plan) -> float | None:
     """Seconds until a plan's last kernel ends; None if a kernel was not measured.
 
-    Where the search placed them on devices, copies count too, and kernels of devices that work at once overlap. So do kernels
+    If the search placed them on devices, copies count too, and kernels of devices that work at once overlap. So do kernels
     of different branches.
     """
     seconds = []

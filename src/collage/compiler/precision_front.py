@@ -40,7 +40,7 @@ def find_front(
         survey: The problem, with what judges.
         session: Builds and measures.
         costs: The search pays a price on errors, which is raised and lowered here.
-        finals: What is returned in any case takes part.
+        finals: The final comparison. Its winner takes part in any case.
         search_again: The best plans at the present price.
     """
     precision, problem = survey.precision, survey.problem

@@ -223,7 +223,7 @@ def ranked_units(
 
     Args:
         units: Ranges of nodes as bits.
-        noise: What quantising these nodes alone does to the outputs.
+        noise: Returns the error of the outputs if only the given nodes are quantised.
         say: Told what is going on.
     """
     size = math.ceil(len(units) / _GROUPS)

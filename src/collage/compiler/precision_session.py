@@ -96,9 +96,9 @@ class Precision:
 
     Attributes:
         data: The samples.
-        split: Which of them serve which purpose.
+        split: The purpose of each sample.
         judge: Compares answers with the original's.
-        limits: What a plan has to keep.
+        limits: The accuracy budget of a plan.
         is_made_up: The samples are not the user's.
         ranges: Of all values; None if no target needs them.
         outside: Share of elements on judging samples outside these ranges; None if it is not known.
@@ -210,7 +210,7 @@ def open_precision(
         problem: The model and the menu.
         session: Knows the workspace.
         database: The database that holds ranges.
-        made: What made the inputs of the reference run.
+        made: The made-up inputs of the reference run.
         original: The file of the original model, if it can be run.
         stack: Closes the processes.
 

@@ -60,7 +60,7 @@ class PreparationDiffers(Exception):
 
     Attributes:
         mismatch: The first value that differs.
-        guilty: What to leave out; None if it differs without any pass.
+        guilty: The passes to leave out; None if the values differ even without any pass.
     """
 
     def __init__(self, mismatch: Mismatch, guilty: tuple[str, ...] | None) -> None:

@@ -38,7 +38,7 @@ class Problem:
         kernels: Makes the kernels of the model.
         tolerance: Largest error of an output that counts as right.
         strict_tolerance: The same if sums of products of bytes may not saturate.
-        comparison_plan: How long plans are compared end to end.
+        comparison_plan: Lengths of the end-to-end comparison.
         choices: Operators that the user forces to a target, or forbids to one.
     """
 

@@ -46,7 +46,7 @@ def compile_report(
         survey: The known facts about the model.
         session: The measurements.
         model: The origin of the model.
-        result: What the compilation ended with.
+        result: The result of the compilation.
         wall_s: Seconds that it took.
         is_named: True if the user named the targets of the menu.
     """

@@ -177,7 +177,7 @@ class ResultStore:
         problem: The model, the menu and the options.
         session: Knows the builds of the toolchains, and the lengths on which kernels are timed.
         database: The database that holds it.
-        candidates: What the fusion rules propose.
+        candidates: The candidates of the fusion rules.
     """
 
     def __init__(

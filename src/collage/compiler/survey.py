@@ -59,7 +59,7 @@ class Survey:
 
     Attributes:
         problem: The model and the menu.
-        reference: What outputs are compared with.
+        reference: Reference values that outputs are compared with.
         baselines: The operators that each target takes, and its time for them.
         precision: The known facts about reduced precision; None if nothing on the menu is reduced.
     """
@@ -138,7 +138,7 @@ def survey_model(
         problem: The model and the menu.
         session: Builds and measures.
         database: The database that holds facts.
-        preparation: How the model was prepared.
+        preparation: The original model, and the passes that were left out.
         stack: Closes what judges reduced precision; without, nothing does, and no plan is reduced.
         is_timed: Build and time what targets take. Otherwise their toolchains are only asked what they support.
 

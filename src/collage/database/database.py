@@ -80,8 +80,8 @@ class Database:
         reading: Nothing will be written, so that a file will do that cannot be.
 
     Attributes:
-        url: Where it is; no password.
-        origin: What rows that are written here are marked with.
+        url: Address of the database, without its password.
+        origin: Mark of the rows that are written here.
 
     Raises:
         UsageError: It cannot be opened, read or written, or was written by a newer version.

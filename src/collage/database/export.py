@@ -41,7 +41,7 @@ class Moved:
     Attributes:
         timings: Timings that were there.
         facts: Facts that were there.
-        taken: How many of both are new here, or newer than what was here.
+        taken: The number of timings and facts that are new here, or newer than the row that was here.
     """
 
     timings: int
@@ -70,9 +70,9 @@ def import_lines(database: Database, lines: TextIO, source: str) -> Moved:
     """Take what ``export_lines`` wrote; it is marked as imported, wherever it says that it comes from.
 
     Args:
-        database: Where to.
+        database: The database that takes the rows.
         lines: The text.
-        source: What to call it in messages.
+        source: Name of the text in messages.
 
     Raises:
         UsageError: A line is not such text. Nothing is taken then.

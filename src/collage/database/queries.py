@@ -118,8 +118,8 @@ def listing(database: Database, choice: Choice = Choice(), digest: str = "") -> 
     """Timings, oldest first, as JSON values.
 
     Args:
-        database: Where.
-        choice: Which.
+        database: The database to read.
+        choice: The rows to list.
         digest: The first characters of the digest of the key.
     """
     for row in database.rows(timing):
@@ -162,7 +162,7 @@ def prune(database: Database, choice: Choice, *, dry_run: bool = False) -> tuple
     """Remove rows.
 
     Returns:
-        How many timings, and how many facts.
+        The number of timings and the number of facts.
     """
     timings = [row["digest"] for row in database.rows(timing) if choice.has_timing(row)]
     facts = [row["digest"] for row in database.rows(fact) if choice.has_fact(row)]

@@ -47,7 +47,7 @@ class MergeAndAnnotate(ModulePass):
 
     Args:
         patterns: A pattern table.
-        scope: Where, and for what, matches are to be compiled.
+        scope: The scope that matches are annotated with: device, target and memory.
     """
 
     def __init__(self, patterns: Sequence[CompositePattern] = (), scope: ScopeLike = ANYWHERE) -> None:

@@ -68,12 +68,12 @@ def on_device(
 ) -> None:
     """Annotates a model in place: ``what`` is computed, and lies, in a scope.
 
-    What reads it may be elsewhere; then a copy is inserted.
+    Readers may be elsewhere; then a copy is inserted.
 
     Args:
         what: A value, a node, or the name of either. Of a value that a node computes, the node.
         scope: The scope; its free fields stay free.
-        model: Where a name is looked up: in the main graph, its bodies and functions; values first.
+        model: The model in which a name is looked up: main graph, bodies and functions; values first.
         constrain_result: True if readers must read it there too, so that no copy may be inserted.
 
     Raises:

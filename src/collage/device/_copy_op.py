@@ -57,8 +57,8 @@ def device_copy(model: ir.Model, value: ir.Value, dst: ScopeLike, src: ScopeLike
     Args:
         model: The model, changed in place.
         value: A tensor of its main graph, of a body or of a function.
-        dst: Where the copy is to lie.
-        src: Where the value lies; usually left to the planner.
+        dst: Scope of the copy.
+        src: Scope of the value; usually left to the planner.
 
     Returns:
         The copy.

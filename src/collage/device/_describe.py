@@ -17,8 +17,8 @@ def describe_plan(model: ir.Model, requests: DeviceRequests, fallback_device: st
 
     Args:
         model: The model, which gets the annotations.
-        requests: What a user demands.
-        fallback_device: Where operators go of which nothing is demanded, if the plan has no default.
+        requests: The demands of a user.
+        fallback_device: Device of operators that have no demand, if the plan has no default.
 
     Returns:
         ``devices``, ``default``, ``nodes`` and ``copies``. Each node has its name, operator, scope and reason. Each copy has

@@ -21,7 +21,7 @@ class Fixing:
 
     Attributes:
         place: The place.
-        scope: What it demands.
+        scope: The scope that the place must have.
         cause: The origin of the demand, such as ``annotated``.
     """
 

@@ -43,9 +43,9 @@ class PartitionBySEScope(ModulePass):
     twice equals once.
 
     Args:
-        by: Which parts of the scope count: of ``device``, ``target``, ``memory``. The device always does, since a
+        by: Parts of the scope that count: of ``device``, ``target``, ``memory``. The device always does, since a
             function runs on one.
-        where: Which scopes become functions; all of them by default.
+        where: Scopes that become functions; all of them by default.
     """
 
     def __init__(

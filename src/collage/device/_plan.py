@@ -29,9 +29,9 @@ class PlannedCopy:
     """A value that is read in another scope than it lies in.
 
     Attributes:
-        value: What is copied.
-        src: Where it lies.
-        dst: Where the copy lies.
+        value: The value that is copied.
+        src: Scope in which the value lies.
+        dst: Scope in which the copy lies.
         reads: The readers of the copy.
     """
 
@@ -69,7 +69,7 @@ class DevicePlan:
     Attributes:
         model: The model.
         config: The devices.
-        places: What was unified.
+        places: The places, those that must agree unified.
     """
 
     def __init__(self, model: ir.Model, config: CompilationConfig) -> None:

@@ -44,10 +44,10 @@ class PlanDevices(ModulePass):
     kernels were made: what was planned stays and is refined, copies are placed anew. Twice equals once.
 
     Args:
-        devices: What there is: a configuration, or scopes, targets and device names, preferred ones first. None at
+        devices: Available devices: a configuration, or scopes, targets and device names, preferred ones first. None at
             all: any device that an annotation names.
-        default: Where unconstrained operators go; None is ``fallback_device`` of the context.
-        host: Where shapes are computed; None is the first CPU.
+        default: Scope of unconstrained operators; None is ``fallback_device`` of the context.
+        host: Scope of shape computations; None is the first CPU.
 
     Raises:
         TargetError: The configuration contradicts itself.

@@ -25,8 +25,8 @@ class SEScope:
         device_type: ``cpu``, ``cuda``, or one that a toolchain registered. Follows from the target where that is given.
         virtual_device_id: Number of the device among those of that type. The runtime says what it stands for: a GPU,
             or a set of cores.
-        target: What code is compiled for.
-        memory_scope: Which memory of the device; the names are not interpreted.
+        target: The target that code is compiled for.
+        memory_scope: A memory of the device, by name; the names are not interpreted.
     """
 
     device_type: str | None = None

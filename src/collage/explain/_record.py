@@ -77,7 +77,7 @@ class ChosenKernel:
     Attributes:
         name: Its name in the executable.
         kernel: The candidate that it is.
-        launch_us: What the kernel costs beyond its own time in a chain of kernels; 0 if it runs alone.
+        launch_us: Cost in µs of the kernel beyond its own time in a chain of kernels; 0 if it runs alone.
         device: The device that it runs on, if devices were planned.
         branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
     """
@@ -103,7 +103,7 @@ class Border:
         joined_target: The target on which both kernels together, as one, are cheapest; empty if no target takes that.
         joined_us: The time of that kernel.
         joined_is_measured: True if that time is a measurement.
-        saves_us: What the border saves: the joined time less both kernels and the border's cost. Negative if the plan
+        saves_us: Gain from the border, in µs: joined time less both kernels and the border's cost. Negative if the plan
             would be predicted to be faster without the border.
     """
 
@@ -188,7 +188,7 @@ class TriedRecord:
         targets: The answers of the targets of the menu, in its order.
         tried: Candidate kernels, the most interesting ones first.
         dropped: By status, the number of candidates that the record has no room for.
-        stopped_by: What ended the search, see ``SearchResult``; ``not started`` if there was nothing to search.
+        stopped_by: The reason why the search ended, see ``SearchResult``; ``not started`` if there was nothing to search.
         min_gain: The share that a plan had to promise to be worth measuring.
         notes: Sentences about candidates that were left out before the search.
     """

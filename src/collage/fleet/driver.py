@@ -74,7 +74,7 @@ class Driver:
     """Hands out tasks until all are settled.
 
     Args:
-        order: What to do.
+        order: The tasks, and the limits that they run under.
         store: The states of the tasks.
         ray: The module, connected.
         tell: Told each event, as JSON values.

@@ -53,7 +53,7 @@ def compile_on(
     Args:
         path: An ONNX file, which is read through the front door here first.
         machine: The type of machine, with the options.
-        output: Where the artefact is written: a name that ends with ``.zip``.
+        output: Path of the artefact, which ends with ``.zip``.
         address: See ``collage.fleet.cluster.join``.
         db: The database; None is the user's own.
         limit_s: Seconds that it may take.
@@ -63,7 +63,7 @@ def compile_on(
     Raises:
         UsageError: Options make no sense.
         ModelError: The model is not valid, or not safe.
-        ArtefactError: What came back is not the artefact of this model.
+        ArtefactError: The node did not return an artefact of this model.
         CollageError: It could not be compiled there.
     """
     if output.suffix != ".zip":

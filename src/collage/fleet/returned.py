@@ -59,7 +59,7 @@ def keep(artefact: bytes, model: ModelFiles, machine: MachineType, path: Path) -
         artefact: A zip.
         model: The model that it must be of.
         machine: The type of machine that it must be made on.
-        path: Where to.
+        path: Path to write the artefact to.
 
     Raises:
         ArtefactError: It is damaged, too large, or of another model or machine.

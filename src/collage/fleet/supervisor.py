@@ -51,7 +51,7 @@ def compile_fleet(
     Args:
         models: ONNX files. Of files of one name, the names of their folders tell one from the other.
         fleet: The types of machines.
-        folder: Where artefacts are written: ``MODEL/MACHINE.collage.zip``.
+        folder: Folder of the artefacts, which are called ``MODEL/MACHINE.collage.zip``.
         address: See ``collage.fleet.cluster.join``.
         db: The database; None is the user's own. Machines other than this one need PostgreSQL.
         tries: Number of tries that may fail for one task.

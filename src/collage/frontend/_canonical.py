@@ -77,7 +77,7 @@ def inline_functions(model: ir.Model) -> None:
 class _Inliner(common.InlinePass):
     """The inliner of ONNX IR, which at every call tries names from the first on until one is free.
 
-    That is quadratic in the calls of a function. Here a function takes other names before each of its calls.
+    The search for free names is quadratic in the calls of a function. Here a function takes other names before each call.
     """
 
     def __init__(self) -> None:

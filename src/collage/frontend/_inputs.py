@@ -68,8 +68,8 @@ def make_inputs(
         model: A model whose shapes are inferred, so that the sizes of tables are known.
         seed: Of the random numbers.
         dims: Values of symbolic dimensions; see ``bind_dims``.
-        floats: What floating-point inputs are, see ``FLOATS``.
-        rank: That of inputs of which nothing says the rank; a scalar's if None.
+        floats: Kind of floating-point inputs, see ``FLOATS``.
+        rank: Rank of inputs whose rank the model does not state; None makes them scalars.
 
     Returns:
         Input name to array, or to a list of arrays.

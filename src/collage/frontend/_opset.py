@@ -164,7 +164,7 @@ def _flatten_hardmax(node: ir.Node) -> None:
 def _type_bounds(model: ir.Model) -> None:
     """Give each Clip bounds of its data's type: before set 11 they are float32, and those of float32 where none are given.
 
-    Those of float32 data stay as the converter writes them: runtimes bound those by the same numbers, in any set.
+    Bounds of float32 data stay as the converter writes them: runtimes bound these by the same numbers, in any set.
 
     Raises:
         ValueError: A type is not known.
@@ -232,7 +232,7 @@ def _clear_mask(node: ir.Node, version: int) -> None:
     """Take a mask for what runtimes answer before set 12, when nothing is dropped: zeros, of the data's type before 10.
 
     Raises:
-        ValueError: That type is not known.
+        ValueError: The type of the data is not known.
     """
     if len(node.outputs) < 2 or not (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
         return

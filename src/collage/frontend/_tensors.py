@@ -36,7 +36,7 @@ class TensorFacts:
         where: The place in the model, for messages.
         nbytes: Bytes of its values, packed as ONNX packs them; 0 for strings.
         location: The file that holds them, None if the model file does.
-        offset: Where they begin in that file.
+        offset: Offset of the values in that file, in bytes.
     """
 
     where: str

@@ -58,8 +58,8 @@ def moved_borders(
         graph: The dataflow graph.
         cover: Disjoint kernels, such as the best cover so far.
         accepts: Returns True if a target takes a sub-graph; by default each takes all.
-        moves_per_border: How many moves are proposed for two neighbours, those with the fewest values across first.
-        max_candidates: Where proposing stops; the kernels that come first are served first.
+        moves_per_border: Most moves proposed for two neighbours, those with the fewest values across first.
+        max_candidates: Most candidates proposed. Kernels that come first are served first.
         report: Told where it stopped.
     """
     accepts = accepts or (lambda sub_graph, target: True)

@@ -22,7 +22,7 @@ class FusionSpec:
 
     Attributes:
         name: For people.
-        rule: How candidates are found.
+        rule: Finds the candidates.
         targets: The targets that they are candidates for, in order of priority.
     """
 

@@ -81,7 +81,7 @@ class OnlyValidFusionRule(FusionRule):
 
     Attributes:
         sub_rule: The rule that finds the sub-graphs.
-        config: What counts as valid.
+        config: The conditions of a valid kernel.
         name: Names the rule.
     """
 

@@ -27,7 +27,7 @@ class CombineByPrimitivesFusionRule(FusionRule):
     Attributes:
         sub_rule: The rule that finds the candidates to combine.
         primitives: The allowed ways of combining.
-        config: What the result is filtered by later; used to give up early, not to filter what the sub-rule found.
+        config: The conditions that the result must meet later. Here they only end a combination early.
         max_candidates: Limit of the number of candidates. Small candidates are found before large ones.
         name: Names the rule.
     """

@@ -100,7 +100,7 @@ def gather_fusion_specs(
     Args:
         targets: The menu, in order of priority.
         toolchain_of: The toolchain of a target.
-        coverage_of: Which operators a target takes. Targets with equal predicates may share a spec.
+        coverage_of: Returns the predicate of the operators that a target takes. Targets with equal predicates may share a spec.
         options: Options.
         host_target: If given, a last spec offers every operator to it: what may be left behind.
     """

@@ -66,7 +66,7 @@ class FusionRule(ABC):
 
         Args:
             graph: The dataflow graph.
-            report: Where a rule says that it did not enumerate everything.
+            report: Takes a note if the rule stops before it has found everything.
         """
 
 

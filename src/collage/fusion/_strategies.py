@@ -108,7 +108,7 @@ def library_in_native(
     native code.
 
     Args:
-        table: What libraries, or native code, can stand for.
+        table: Patterns of sub-graphs that a library, or native code, can run.
         predicate: Operators must be taken by it.
         max_depth: Largest number of operators on a path, 0 for no limit.
         max_candidates: Limit of the number of candidates.

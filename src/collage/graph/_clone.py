@@ -52,7 +52,7 @@ def clone_node(
         node: The node to copy.
         values: New values by old ones; everything that the node reads and that is not in it is read as it is.
         metadata: Added to the node's metadata_props.
-        clone_body: How control-flow bodies are copied; by :func:`clone_graph` if not given.
+        clone_body: Copies a control-flow body; :func:`clone_graph` by default.
     """
     copy = ir.Node(
         node.domain,

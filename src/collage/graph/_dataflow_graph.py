@@ -49,7 +49,7 @@ class DataflowGraph:
     The graph must not be changed while this object is in use.
 
     Attributes:
-        graph: What the nodes belong to: a main graph, a control-flow body or a function.
+        graph: The graph of the nodes: a main graph, a control-flow body or a function.
         model: The model around it, if known: source of opset imports, IR version and local functions.
         nodes: The nodes by index.
     """

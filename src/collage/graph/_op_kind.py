@@ -149,7 +149,7 @@ _WORK = {
 def main_op_type(op_types: Iterable[str]) -> str:
     """Return the type that a kernel of such operators is called after; empty if there are none.
 
-    That is the most frequent type of those that are most work, and of several the first one.
+    The most frequent type among the operators of the heaviest kind. Of several, the first.
     """
     counts = Counter(op_types)
 

@@ -147,7 +147,7 @@ def fingerprint(graph: torch.fx.GraphModule, weights: Iterable[int]) -> str | No
     """Return a text that tells a graph apart from every other; None if it holds something that has no such text.
 
     Args:
-        graph: What Dynamo traced.
+        graph: The graph that Dynamo traced.
         weights: Positions of its arguments that are weights.
     """
     try:

@@ -149,7 +149,7 @@ class InferenceSession:
         provider_options: Options for them, which are warned of.
         targets: The menu; None is what ``choose_menu`` says.
         options: See ``CompileOptions``.
-        cache_dir: Where compiled models are kept; None is ``collage/sessions`` in the user's cache folder.
+        cache_dir: Folder of compiled models; None is ``collage/sessions`` in the user's cache folder.
         trusted: An artefact is one of your own; see ``collage.load``.
         enable_fallback: Taken as ONNX Runtime takes it. The host stands in for kernels that fail in any case.
 

@@ -30,9 +30,9 @@ class PureGraph:
     """A graph without its side effects.
 
     Args:
-        graph: What Dynamo traced.
-        arguments: What it is called with.
-        known: What another process found out of the same graph.
+        graph: The graph that Dynamo traced.
+        arguments: The arguments of the call.
+        known: Findings of another process about the same graph.
 
     Attributes:
         takes: Positions of the arguments that the program takes. The others are lengths of these.
@@ -135,7 +135,7 @@ class PureGraph:
 
         Args:
             arguments: The graph's.
-            computed: What the program returned.
+            computed: Outputs of the program.
         """
         layouts = self._layouts(arguments)
         for i, value in zip(self.written, computed, strict=False):
@@ -326,7 +326,7 @@ def exported_bound(
 
     Args:
         pure: The graph.
-        arguments: What it is called with.
+        arguments: The arguments of the call.
         bound: Positions of those that become constants; the others stay inputs, in order.
 
     Raises:

@@ -78,7 +78,7 @@ def collage_backend(
     """Return what runs a graph for ``torch.compile``; it compiles when it is first called.
 
     Args:
-        graph: What Dynamo traced.
+        graph: The graph that Dynamo traced.
         example_inputs: Its arguments, which the first call brings again.
         options: ``targets``, ``toolchains``, ``workers`` and ``say`` of ``collage.compile``, and its ``options``, or single
             fields of these, such as ``{"targets": ["llvm"], "threads": 2}``. ``cache_dir`` is the folder in which compiled
@@ -93,7 +93,7 @@ class _Variant:
     """A graph, compiled with the values of some of its arguments.
 
     Attributes:
-        executable: What was compiled.
+        executable: The compiled graph.
         varying: Positions of the arguments that it takes.
         positions: Positions of the arguments whose values it has.
         bound: These arguments.

@@ -27,7 +27,7 @@ class _Service:
     Args:
         call: Runs the model on inputs by name; outputs by name.
         inputs: Names of its inputs.
-        notes: What is noted while it runs: kernels that fail, for which the host stands in.
+        notes: Notes of the run: kernels that fail, for which the host stands in.
         values: Folders of ``ValueStore``s with the model's inputs and reference outputs. It is checked on all of them.
         weights: Of the first of these folders, on which it is timed: how often each is met. They add up to 1.
         lengths: The same with other lengths, for which the host may stand in.
@@ -125,7 +125,7 @@ class ExecutableWorker(_Service):
         values: See ``_Service``.
         weights: The same.
         lengths: The same.
-        factories: How its toolchains are made: ``module:Class`` and keyword arguments, by name.
+        factories: The factory of each toolchain, by name: ``module:Class`` and keyword arguments.
     """
 
     def __init__(

@@ -287,10 +287,10 @@ class KernelWorker:
             threads: As for ``build``.
             values: Folder of a ``ValueStore``.
             inputs: Names of the kernel's inputs in the store, in order.
-            folder: Where ``ValueStore``s called by the numbers of body and occasion are made.
+            folder: Folder in which ``ValueStore``s are made, named by the numbers of body and occasion.
 
         Returns:
-            How often each body runs.
+            The number of runs of each body.
         """
         kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
         assert isinstance(kernel, ControlFlowKernel)

@@ -41,7 +41,7 @@ class OriginalService:
             names: Values to keep.
 
         Returns:
-            How many elements of its outputs are NaN or infinite.
+            The number of elements of its outputs that are NaN or infinite.
         """
         assert self._model is not None
         store = ValueStore(Path(values))

@@ -37,12 +37,12 @@ class TargetBaseline:
     Attributes:
         target: The target.
         availability: True if its toolchain can be used here.
-        support: Which nodes it takes, by index, and why not.
+        support: For each node, by index, if the target takes it, and the reason if it does not.
         ranges: Maximal ranges of nodes that it takes, as bits; a single one where it takes the whole model.
         outcomes: The result of measuring each of them.
         profile: Seconds per node inside these ranges, where its toolchain can tell.
         refusal: The reason why it cannot take the whole model, or None.
-        refusal_status: What happened when it was tried on the whole model.
+        refusal_status: Outcome of the attempt on the whole model.
     """
 
     target: Target

@@ -63,7 +63,7 @@ def body_model(graph: DataflowGraph, node: ir.Node, name: str) -> ir.Model:
 def state_lengths(node: ir.Node, model: ir.Model) -> None:
     """State in the bodies of a node, and in those within, the lengths that `body_model` finds.
 
-    What the model says of a result of which nothing is found stays: it is the shape of an empty stack.
+    The shape of a result of which nothing is found stays as the model states it: it is the shape of an empty stack.
     """
     for body in bodies(node):
         found = body_model(DataflowGraph(body, model=model), node, "lengths").graph

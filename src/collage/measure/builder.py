@@ -28,7 +28,7 @@ class Built:
 
     Attributes:
         result: ``collage.toolchains.Compiled`` as JSON, or why there is none.
-        build_s: What it took.
+        build_s: Seconds that the build took.
     """
 
     result: dict[str, Any] | ToolchainError

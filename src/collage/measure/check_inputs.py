@@ -74,7 +74,7 @@ class CheckingSets:
         mismatched_on: The store with the inputs that showed them.
         probes: Kinds of probing inputs that the model takes.
         lacks_inputs: It cannot be run because it fails on inputs that were made up; given ones may do.
-        notes: What a user should know of inputs that were made up.
+        notes: Notes for the user about inputs that were made up.
         made: Inputs that the model takes, and what makes more of their kind; None if it could not be run.
         dims: Representative lengths, among them those that were guessed since the model failed at the usual ones.
     """
@@ -400,7 +400,7 @@ def _first_taken(
 ) -> Path | None:
     """The folder of all values at the first lengths that a model takes.
 
-    Which ones these are is kept, since finding out takes up to five runs of the model.
+    The lengths found are kept, since finding them takes up to five runs of the model.
 
     Raises:
         NothingCanRun: The process that runs the model has died of it.

@@ -271,7 +271,7 @@ def _qualify(
     """Load and check all, and time each a few times, in turns: a process that has just come up may be slow for a moment.
 
     Returns:
-        Those for which there was time, in the order given.
+        The runners for which there was time, in the order given.
     """
 
     def first(runner: _Runner) -> None:

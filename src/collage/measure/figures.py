@@ -52,7 +52,7 @@ def measure_figures(
 
     Args:
         recipe: The executable's.
-        quantities: What is asked for; see ``QUANTITIES``.
+        quantities: Names of the quantities to measure; see ``QUANTITIES``.
         session: Has the workspace and the inputs.
         toolchains: The registry of its toolchains.
 

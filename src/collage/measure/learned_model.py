@@ -65,8 +65,8 @@ class _Estimate:
 
     Attributes:
         raw_s: Dispatch plus the bases of its nodes.
-        shares: Which part of it each operator type has.
-        seen: How many of the target's measurements are in the two sums.
+        shares: Share of each operator type in the estimate.
+        seen: Number of the target's measurements in the two sums.
         near_log: Sum of nearness times surprise.
         near: Sum of nearness.
     """

@@ -45,7 +45,7 @@ class OriginalModel:
 
     Attributes:
         path: The model's file.
-        evaluator: What runs it; None until ``open`` has succeeded.
+        evaluator: Runs the model; None until ``open`` has succeeded.
         failure: The reason why it cannot be run; None if it can, as far as is known.
     """
 
@@ -76,7 +76,7 @@ class OriginalModel:
             names: Values in between that are going to be compared; those that the original lacks are left out.
 
         Returns:
-            How many elements of its outputs are NaN or infinite.
+            The number of elements of its outputs that are NaN or infinite.
 
         Raises:
             ToolchainError: It cannot be run on these inputs, or takes too much memory or time.
@@ -100,7 +100,7 @@ class OriginalModel:
             values: The prepared model's values on the same inputs.
             names: Values in between to compare, in the order of the model; its outputs are compared in any case.
             tolerance: Largest difference, see ``collage.numerics.compare``.
-            inputs: What the inputs are called in a mismatch.
+            inputs: Name of the inputs in a mismatch.
 
         Raises:
             ToolchainError: The process died.

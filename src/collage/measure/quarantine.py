@@ -73,7 +73,7 @@ class Quarantine:
         Args:
             toolchain: Whose.
             build: Its build; None if it died before it could say, and then nothing is kept.
-            error: How.
+            error: The worker's last error.
         """
         deaths = self._died.setdefault(toolchain, [])
         deaths.append(str(error))

@@ -76,8 +76,8 @@ class MadeUp:
     Attributes:
         make: Makes them for other lengths, by symbol.
         inputs: Inputs of the most frequent shape profile, including the given ones.
-        floats: What made-up floating-point inputs are.
-        rank: That of made-up inputs of which nothing says the rank; None if they are scalars.
+        floats: Kind of made-up floating-point inputs.
+        rank: Rank of made-up inputs whose rank the model does not state; None makes them scalars.
     """
 
     make: Make
@@ -295,7 +295,7 @@ def capture_reference(
         model: A prepared model.
         inputs: One value per graph input, by name.
         measure_session: Runs it in a worker process.
-        values: Where to store them; the session's own store by default.
+        values: The store that takes them; the session's own store by default.
         exempt: See ``capture_rounding_sensitive``.
 
     Raises:

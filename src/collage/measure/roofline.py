@@ -73,7 +73,7 @@ class Roofline:
     Args:
         nodes: The graph's nodes, by index.
         shape_of: Shape of a value, or None where it is unknown.
-        peak: What the machine can do.
+        peak: Peak rates of the machine.
     """
 
     def __init__(self, nodes: Iterable[ir.Node], shape_of: ShapeOf, peak: Peak) -> None:

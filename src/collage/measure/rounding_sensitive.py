@@ -93,8 +93,8 @@ def _with_turns(model: ir.Model, decisions: Sequence[Decision], feeds: ValueStor
 
     Args:
         model: The model.
-        decisions: What is turned over.
-        feeds: Where values of the copy's further inputs are put.
+        decisions: The decisions to reverse.
+        feeds: The store that takes the values of the copy's further inputs.
     """
     copy = model.clone()
     copy.graph.name = "collage_turned"

@@ -174,7 +174,7 @@ class MeasureSession:
         """Measure a kernel that this session measured once more; of two latencies the lower one is kept.
 
         Returns:
-            What is known of the kernel from now on; None if it was not measured by this session, or did not run.
+            The outcome that counts from now on; None if this session did not measure the kernel, or if it did not run.
         """
         key = self.key(job)
         first = self._session.get(key.digest)
@@ -334,7 +334,7 @@ class MeasureSession:
         """Run an operator with bodies, and keep in stores what each body is given; see ``KernelWorker.record_bodies``.
 
         Returns:
-            How often each body runs.
+            The number of runs of each body.
 
         Raises:
             ToolchainError: It could not be built or run.

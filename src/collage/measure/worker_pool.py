@@ -37,7 +37,7 @@ class Limits:
         compile_s: Seconds for one build.
         try_s: Seconds for the build of a single operator, to see whether it is taken at all.
         run_s: Seconds for one measurement.
-        memory_bytes: What a worker and all that it starts may hold together, and the address space of each of them where
+        memory_bytes: Memory limit of a worker and all that it starts, and the address space of each of them where
             that can be limited; None is four fifths of what the container or machine has.
         deaths: Jobs in a row that must die for a toolchain to be left alone, see ``collage.measure.quarantine``.
         recycle_after: Jobs after which a worker is replaced, so that leaks stay small.
@@ -158,7 +158,7 @@ class WorkerPool:
 
         Args:
             targets: At least one.
-            first: What to do with the first target's toolchain as soon as that is up; it may call no other.
+            first: Called with the first target's toolchain as soon as that is up. It may call no other.
         """
         by_toolchain: dict[str, list[Target]] = {}
         for target in targets:

@@ -68,7 +68,7 @@ class Difference:
     Attributes:
         max_abs: Largest absolute difference.
         max_rel: The same relative to the largest reference magnitude of its tensor.
-        tolerance: What ``max_rel`` may be.
+        tolerance: Largest ``max_rel`` that counts as right.
         reason: The reason why it is wrong, or None if it is right.
     """
 
@@ -105,8 +105,8 @@ def compare(actual: Any, expected: Any, tolerance: float, rounding_sensitive: An
     """Compare one output with its reference; sequences element by element, absent optionals with None.
 
     Args:
-        actual: What was computed.
-        expected: What should have been.
+        actual: The computed output.
+        expected: The reference output.
         tolerance: See the table above; it counts for floats.
         rounding_sensitive: Elements that are not compared, bool of the expected shape: they hang on rounding, see
             ``collage.measure.rounding_sensitive``.

@@ -40,9 +40,9 @@ class Decision:
     """A decision that lies within the tolerance, as far as it does.
 
     Attributes:
-        value: What was decided: the output of an operator.
-        close: Which of its elements might be otherwise, bool of the value's shape; at least one.
-        otherwise: What these would be, of the value's shape and type; what is not close does not count.
+        value: The result of the decision: the output of an operator.
+        close: True for elements that might be different, bool of the value's shape; at least one is true.
+        otherwise: The other results of these elements, of the value's shape and type. Elements that are not close do not count.
     """
 
     value: ir.Value
@@ -68,7 +68,7 @@ def close_decisions(graph: ir.Graph, value_of: ValueOf, tolerance: float) -> Ite
     """The decisions of a run that lie within the tolerance.
 
     Args:
-        graph: What was run.
+        graph: The graph that was run.
         value_of: Its values in that run; None for one that is not known.
         tolerance: By what share of a tensor's largest magnitude its elements may be off, see ``collage.numerics.compare``.
     """

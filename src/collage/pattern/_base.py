@@ -107,7 +107,7 @@ class PatternLike:
 
         Args:
             others: Patterns or sequences as long as this one.
-            names: Which attributes; None means all. Defaults of the operator's schema are filled in first.
+            names: Attributes to compare; None means all. Defaults of the operator's schema are filled in first.
         """
         attr_eq(self, *others, names=names)
         return self
@@ -223,7 +223,7 @@ class PatternLike:
         """Matches with this pattern (the last one of a sequence) at a node or value.
 
         Args:
-            at: Where the pattern's root is to lie. A node stands for its first output.
+            at: The node or value that the pattern's root must match. A node stands for its first output.
             fuzzy_ops: Operator types that may be skipped, such as ``Cast``; only their first input is followed.
             budget: Search steps allowed; None takes the default.
             within: The model, or a graph around. It is needed only for a body of a control-flow node that captures
@@ -251,7 +251,7 @@ class PatternLike:
         """Every match in a graph; in a model, in its graph, bodies and functions, each for itself.
 
         Args:
-            graph: Where to look.
+            graph: The graph or model to search.
             mode: ``all``: one match for each assignment of node patterns to nodes. ``maximal``: one for each set of
                 nodes that is not part of a larger match. ``disjoint``: no node twice, larger matches first.
             fuzzy_ops: As for ``match``.

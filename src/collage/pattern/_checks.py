@@ -31,7 +31,7 @@ from collage.pattern._search_state import ABSENT, SearchState
 def holds(state: SearchState, constraint: Constraint) -> bool:
     """Return True if a constraint holds as far as its patterns are bound. ``complete`` judges external uses.
 
-    What is said of several patterns holds among those that are bound, so that a clash is found at the second of them.
+    A constraint on several patterns is checked for those that are bound, so that a clash is found at the second of them.
     """
     bound = [p for p in constraint.patterns if p in state.bound and state.bound[p] is not ABSENT]
     if len(bound) < len(constraint.patterns) and not isinstance(constraint, AttrEq | SameShape | Distinct):

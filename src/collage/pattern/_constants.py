@@ -20,7 +20,7 @@ def settle(
 ) -> dict[ir.Value, ir.Value]:
     """Give every plain number the element type that its place asks for, and return what replaces what.
 
-    That is the type of the operands that must have the same one, or of the value that the number replaces. Where the
+    The type is that of the operands that must have the same one, or that of the replaced value. Where the
     operator's schema leaves a choice it is the first operand's, if the number may have that.
 
     Raises:

@@ -44,9 +44,9 @@ class Explanation:
     Attributes:
         matched: True if the pattern does match; the rest then describes that match.
         pattern: The pattern's root as text.
-        nodes: How many node patterns took part in that attempt, those of the alternatives it chose included.
+        nodes: Number of node patterns in that attempt, with those of the alternatives that it chose.
         bound: The nodes found, as (pattern, node name).
-        failed: What was demanded where the attempt ended; empty if it matched.
+        failed: The demand at which the attempt ended; empty if the pattern matched.
         at: Name of the node or value concerned, None if there was none.
         message: One sentence that says it all.
         complete: False if the search was stopped by its budget.

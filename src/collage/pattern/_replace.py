@@ -32,14 +32,14 @@ class Edit:
     """A checked replacement.
 
     Attributes:
-        graph: Where.
+        graph: The graph that changes.
         new_nodes: Nodes to add, in order.
         constants: Initializers to add.
         replaced: New values by old ones.
         removed: Nodes to take out.
         after: The last node of the graph that the new nodes depend on, None if on none.
         breaks_order: True if a user of a replaced value comes before that node in the graph.
-        found: What the new values are, in each context of the graph.
+        found: The known facts about the new values, in each context of the graph.
         imports: Versions of the domains of the new nodes.
     """
 

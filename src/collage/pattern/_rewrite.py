@@ -80,7 +80,7 @@ class RewriteResult:
         model: The new model.
         applied: Replacements, in order.
         refused: Matches of the last round that were left alone, with reasons.
-        rounds: How many times the rules went over the model.
+        rounds: Number of passes of the rules over the model.
     """
 
     model: ir.Model
@@ -116,12 +116,12 @@ class RewriteRule(ABC):
         """Build the replacement of one match.
 
         Args:
-            match: Where the pattern lies; ``match[pattern]`` and ``match["name"]`` give values, ``match.node(pattern)``
+            match: The matched nodes and values. ``match[pattern]`` and ``match["name"]`` give values, ``match.node(pattern)``
                 nodes. Nothing of it may be changed.
             op: Makes new nodes: ``op.Conv(x, w, kernel_shape=[1, 1])``.
 
         Returns:
-            What replaces what, one pair for each value that is used outside the match; None for no change.
+            One pair (old value, new value) for each value that is used outside the match; None for no change.
 
         Raises:
             NotApplicable: For no change, with a reason.

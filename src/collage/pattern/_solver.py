@@ -50,7 +50,7 @@ class Budget:
 
     Args:
         pattern: The pattern to find.
-        scope: Where.
+        scope: The graph to search.
         steps: Steps allowed; None allows a second or two, and more in a large graph.
     """
 
@@ -81,7 +81,7 @@ class Solver(SearchState):
 
     Args:
         plan: The pattern to find.
-        scope: Where to look.
+        scope: The graph to search.
         budget: Steps left, shared with inner searches.
         domains: Nodes that a pattern can lie on at all; patterns that are missing may lie anywhere.
         trace: Gets told about every failure; None costs nothing.

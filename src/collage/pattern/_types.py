@@ -80,7 +80,7 @@ class Context:
     Attributes:
         graph: The main graph, or that of the function.
         known: The facts that follow from the inputs.
-        attributes: What references to attributes of the function stand for.
+        attributes: Values of the function's attributes, by name.
         is_valid: True if ONNX's inference finds no fault in the graph as it is; None as long as it was not asked.
     """
 
@@ -229,7 +229,7 @@ class _Piece:
     """Nodes cut out of a model, as a model that inference reads.
 
     Args:
-        types: Those of the model that they are from, which holds the functions that they call.
+        types: The types of the model that the nodes are from. It holds the functions that they call.
         nodes: The nodes, in order.
         context: The known facts about the values that they read.
         claims: Results that are taken for inputs, and what is known of them then.

@@ -172,7 +172,7 @@ class ControlFlowKernel:
     """An operator with bodies whose kernels are loaded.
 
     Args:
-        program: What the operator does.
+        program: The steps of the operator.
         compiled: Its kernels, and the names of its inputs and outputs.
         load: Loads one of its kernels.
 

@@ -150,9 +150,9 @@ def _reason_to_build(compiled: Compiled, build: str | None, fit: Fit, found: Ava
     """Return the reason to compile a kernel here, None if there is none.
 
     Args:
-        compiled: What its toolchain made of it.
+        compiled: The kernel as its toolchain compiled it.
         build: Build of the toolchain that compiled it.
-        fit: How well the machine that compiled it fits this one.
+        fit: Fit of this machine to the one that compiled the kernel.
         found: The toolchain here.
         rebuild: Everything is to be compiled.
     """

@@ -22,7 +22,7 @@ def fitting_threads(recipe: Recipe, compiled_on: Any) -> tuple[int, list[str]]:
 
     Args:
         recipe: The executable's.
-        compiled_on: What ``processor_facts`` said on the machine of the compilation; anything else is taken as unknown.
+        compiled_on: The return value of ``processor_facts`` on the machine of the compilation. Any other value counts as unknown.
     """
     here = processor_facts()
     cores, quota = int(here["cores"] or 1), here["quota"]

@@ -93,7 +93,7 @@ def verify(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
     """Check an artefact's folder, every byte of it and every model in it, without loading anything.
 
     Returns:
-        What it consists of, and the manifest.
+        The artefact's recipe, and its manifest.
 
     Raises:
         UsageError: There is nothing at the path.

@@ -164,7 +164,7 @@ def is_artefact(place: str | Path) -> bool:
 def read_inputs(artefact: str | Path) -> Sequence[Port] | None:
     """Return what an artefact says of its inputs, without a look at anything else; None if it does not say so plainly.
 
-    That is for questions that need no certainty: ``load`` verifies the whole artefact, and says what is wrong with it.
+    Use it for questions that need no certainty. ``load`` verifies the whole artefact and reports its faults.
     """
     if url_of(artefact) is not None:
         return None  # It would be downloaded for this, and then once more.

@@ -108,7 +108,7 @@ class PlacedStep:
 
     Attributes:
         step: The function to call.
-        device: Where.
+        device: The device that runs it.
         reads: In which scope each input must lie; None where it does not matter.
         writes: In which scope each output lies.
         is_copy: True if it is a copy and not a kernel.

@@ -43,7 +43,7 @@ class Profile:
     Attributes:
         kernels: In the order in which they run.
         total_us: Median time of the whole run.
-        overhead_us: What of it no kernel took: checking inputs and passing values on.
+        overhead_us: Time of a run outside kernels, in µs: checking inputs and passing values on.
         runs: Each run's spans, one for each kernel, in ns of a clock of their own.
     """
 

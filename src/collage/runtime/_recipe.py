@@ -32,8 +32,8 @@ class CopyRecord:
     Attributes:
         source: Name of the value.
         result: Name of its copy.
-        src: Where the value lies.
-        dst: Where the copy lies.
+        src: Scope in which the value lies.
+        dst: Scope in which the copy lies.
     """
 
     source: str
@@ -49,7 +49,7 @@ class DeviceLayout:
     Attributes:
         cores: The core set of each device that has one.
         copies: In an order in which they can be made.
-        inputs: Where each input of the model arrives.
+        inputs: Scope in which each input of the model arrives.
     """
 
     cores: Mapping[str, tuple[int, ...]]

@@ -38,12 +38,12 @@ class Bound:
     """A bound of every cover and of every way on.
 
     Attributes:
-        prices: What skipping each node costs, [nodes].
+        prices: Price of skipping each node, [nodes].
         to_go: Bound of the way on from each node, nothing above it being covered, [nodes + 1]. A covered node above
             lowers it by its price.
         skipped: Sum over all earlier nodes of the slack of skipping them, [nodes + 1].
         slack: Slack of each candidate, never negative, [candidates].
-        imbalance: How often each node is skipped beyond how often it is covered on the cheapest walk, [nodes].
+        imbalance: For each node, the times that the cheapest walk skips it less the times that it covers it, [nodes].
     """
 
     prices: Ints
@@ -76,7 +76,7 @@ class Heads:
 
     Args:
         problem: The problem.
-        among: Which candidates, [candidates]. A bound for them bounds covers by them only.
+        among: Selected candidates, [candidates]. A bound for them bounds covers by them only.
     """
 
     def __init__(self, problem: Problem[Any], among: Bools) -> None:

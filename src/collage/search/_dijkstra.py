@@ -119,7 +119,7 @@ def find_paths(
     Args:
         problem: Nodes and candidates; every candidate satisfies the admission rule.
         weights: Their weights.
-        k: How many covers are wanted.
+        k: Number of covers wanted.
         prices: ``prices`` that an earlier search of the same problem ended with.
         known: Indices of the candidates of some cover, such as the best one before weights changed.
         max_states: Cap on the states settled. Where it is hit, the result holds the covers found until then, or

@@ -62,10 +62,10 @@ class Population(Generic[C]):
     """Individuals, what they stand for, and how parents make children.
 
     Args:
-        problem: What is to be covered.
-        costs: What candidates cost; those known to be invalid take no part.
+        problem: The nodes to cover, and the candidates.
+        costs: Costs of candidates. Those known to be invalid take no part.
         seeds: The covers whose borders are the groups' borders.
-        draw: Where random numbers come from.
+        draw: The source of random numbers.
     """
 
     def __init__(

@@ -33,13 +33,13 @@ class LazyOptions:
     Attributes:
         bounds_are_proofs: True if no candidate can cost less than its bound: only then is a result called optimal.
         batch_size: Most candidates per call of ``measure``; None is all that are not measured on the best path.
-        paths_per_round: How many of the best paths may contribute to a batch that is not full.
+        paths_per_round: Most of the best paths that may contribute to a batch that is not full.
         max_measured: Most candidates to measure in all, None for no limit.
         deadline_s: Seconds after which no new batch begins, None for no limit.
         min_gain: The search stops when the best optimistic path is not better than the best path measured through by at
             least this fraction of it.
         max_states: Cap on covered sets settled in each round.
-        charges: What each candidate that is not measured is charged for that, as shares of the best path's cost. The search
+        charges: Charges for each candidate that is not measured, as shares of the best path's cost. The search
             goes to the next charge when there is nothing to gain at one. Falling charges make it try paths of few new
             candidates first, which can be measured through; without them it wanders among many that are all hoped to be
             a little better, and ends in the middle of measuring one of them. Only for bounds that are not proofs.

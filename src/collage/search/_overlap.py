@@ -50,14 +50,14 @@ class _Label:
     """A cover as far as it goes.
 
     Attributes:
-        slack: What it and the least way on weigh beyond the bound of all covers.
+        slack: Weight of this cover, with the least weight of the rest, beyond the bound of all covers.
         above: Covered nodes from the least uncovered one on.
         free_s: When each device is free, [devices].
         loads_s: Seconds that each device works, [devices].
         made: Values that are still to be read.
-        copies: How many values it moves.
-        candidate: What was chosen last.
-        before: What it was added to.
+        copies: Number of values that it copies.
+        candidate: The candidate that was chosen last.
+        before: The label that this candidate was added to.
     """
 
     slack: int
@@ -89,10 +89,10 @@ def overlapping_covers(
         n: Number of nodes.
         candidates: The candidate kernels, once for each device that may run them; each satisfies the admission rule.
         cost_of: Cost of each there. One that is not known, or invalid, is never taken.
-        k: How many covers, at most.
+        k: Most covers to return.
         transfers: All that the nodes hand to each other.
         launch_penalty_of: Seconds that each kernel costs beyond its own cost.
-        most_expansions: How many labels each beam may try, roughly.
+        most_expansions: Approximate limit of the labels that each beam tries.
 
     Returns:
         None at all where candidates do not cover all nodes.

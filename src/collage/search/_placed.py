@@ -55,7 +55,7 @@ def placed_shortest_path(
         n: Number of nodes.
         candidates: The candidate kernels, once for each device that may run them.
         cost_of: Cost of each there.
-        transfers: What the nodes hand to each other. Values that cost nothing to copy anywhere may be left out.
+        transfers: Values that go from node to node. Values that cost nothing to copy anywhere may be left out.
         launch_penalty_of: Seconds that each kernel costs beyond its own cost.
         priority_of: Priority of a candidate's target, 0 preferred most.
         max_states: Cap on labels settled; where it is hit, a good cover comes back that is not proved optimal.

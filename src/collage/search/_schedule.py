@@ -21,7 +21,7 @@ def makespan_s(kernels: Sequence[tuple[int, int]], seconds: Sequence[float], tra
 
     Args:
         kernels: The nodes of each kernel, as bits, and its device.
-        seconds: What each takes.
+        seconds: Seconds of each kernel.
         transfers: The values that nodes hand to each other, all of them, since a reader waits for each.
 
     Returns:

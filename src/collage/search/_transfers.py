@@ -33,7 +33,7 @@ class Transfer:
         readers: The nodes that read it. For each the device on which it reads, or None for that on which it runs; a kernel
             reads where it runs, unless all of its nodes that read the value do so elsewhere.
         copy_s: Seconds of a copy by source and destination; infinite where there is no way.
-        home: Where an input of the model lies.
+        home: Device of an input of the model.
         delivered: Devices on which it has to be in the end.
     """
 
@@ -49,7 +49,7 @@ def copies_of(kernels: Sequence[tuple[int, int]], transfers: Sequence[Transfer])
 
     Args:
         kernels: The nodes of each kernel, as bits, and its device.
-        transfers: What the nodes hand to each other.
+        transfers: Values that go from node to node.
     """
     kernel_of = {node: i for i, (bits, _) in enumerate(kernels) for node in iterate_bits(bits)}
     device_of = {node: kernels[i][1] for node, i in kernel_of.items()}

@@ -38,7 +38,7 @@ class Weights:
     Attributes:
         valid: For each candidate, True if it is not invalid, [candidates].
         coarse: Coarse weights, [candidates]; those of invalid candidates are above any sum.
-        coarse_shift: How many binary digits coarse weights lack at the low end.
+        coarse_shift: Number of low binary digits that coarse weights lack.
     """
 
     def __init__(self, problem: Problem[Any], seconds: Floats, ranks: Ints) -> None:

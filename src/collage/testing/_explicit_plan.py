@@ -37,7 +37,7 @@ def executable_of(
         parts: Disjoint parts that cover the prepared model. A target alone gets the whole model as one kernel.
         threads: Threads of each kernel, 0 for as many as there are processors.
         contexts: Runs that may go on at the same time, None for the default of ``Executable``.
-        passes: How the model is prepared, see ``parse_pipeline``.
+        passes: The passes that prepare the model, see ``parse_pipeline``.
         toolchains: Registry in which the targets are looked up, the installed toolchains by default.
 
     Returns:

@@ -36,7 +36,7 @@ class FakeToolchain(ToolchainBase):
     """Computes rightly (with ONNX's reference evaluator), and misbehaves on request.
 
     Args:
-        misbehaviour: What goes wrong, and where, as ``WHERE:WHAT``. WHERE is ``import``, ``compile`` or ``run``. WHAT
+        misbehaviour: The fault, and the step that shows it, as ``WHERE:WHAT``. WHERE is ``import``, ``compile`` or ``run``. WHAT
             is ``raise``, ``refuse``, ``segfault``, ``abort``, ``exit``, ``hang``, ``children``, ``flood``,
             ``close``, ``memory``, ``hoarders`` (children that take memory, none of them too much), ``chdir``, ``orphans``
             (children that outlive their parents, in sessions of their own), ``fork`` (and return in both), ``group``
@@ -48,7 +48,7 @@ class FakeToolchain(ToolchainBase):
             inputs, by less than kernels may err), ``zero`` (makes 0 of NaN) and ``black`` (wrong where its first input is all 0).
             Empty: nothing.
         seconds: Least time of a run; or of every operator of a kernel by type, the others taking none, and "" of each launch.
-        name: What it is called, so that several may be on one menu.
+        name: Name of the toolchain, so that several may be on one menu.
         per_element_s: Further seconds for each element of a kernel's first input.
     """
 

@@ -32,7 +32,7 @@ class Pages:
     """Memory for one array, between two pages without access. It is never given back.
 
     Args:
-        x: What the array is to hold.
+        x: The array to copy into this memory.
         at_end: True if it ends where the memory ends, whatever that means for its alignment; else it begins where that begins.
     """
 

@@ -107,7 +107,7 @@ def written_out(kernel: ir.Model) -> ir.Model:
 class ToolchainBase:
     """A toolchain that decides by trying: no patterns, and no operator refused in advance.
 
-    What it really takes is found by compiling each distinct operator once, in a worker process.
+    The operators that it takes are found by compiling each distinct operator once, in a worker process.
     """
 
     name: str

@@ -67,7 +67,7 @@ class Availability:
         build: Everything that must be equal for timings to be comparable (version, build number, instruction set it chose).
         devices: Names of devices that it can use, for people.
         reason: The reason why it is not available.
-        remedy: What to do about it, such as ``pip install openvino``.
+        remedy: The way to make it available, such as ``pip install openvino``.
         precisions: Values of its target option ``precision`` for coarser types that this machine computes in faster.
             Such targets join the menu where a user grants an accuracy budget.
     """
@@ -507,7 +507,7 @@ class Tuner(Protocol):
             kernel: As for ``compile``.
             target: Its options ``trials`` and ``seed`` say how much is tried for each workload, and which.
             workspace: A folder for what is written meanwhile.
-            session: What may be used.
+            session: Time, threads and records that tuning may use.
 
         Raises:
             ToolchainError: Nothing can be tuned.

@@ -36,7 +36,7 @@ class Registry:
 
     Attributes:
         broken: The reason why a toolchain cannot be used, by name, as far as it was asked for.
-        tracebacks: Where that was found out, by name, for the author of the toolchain.
+        tracebacks: The traceback of each such failure, by name, for the author of the toolchain.
     """
 
     def __init__(self, points: Iterable[EntryPoint] | None = None) -> None:
@@ -135,7 +135,7 @@ def _check_contract(toolchain: Any, name: str) -> None:
     """Refuse an object that is not a toolchain, before anything relies on it.
 
     Args:
-        toolchain: What the entry point made.
+        toolchain: The object that the entry point made.
         name: The name of the entry point.
 
     Raises:

@@ -28,7 +28,7 @@ _STACK: ContextVar[tuple[PassContext, ...]] = ContextVar("collage_pass_contexts"
 class PassInstrument:
     """Subclass it and override what you need; a context calls its instruments in the order in which it lists them.
 
-    What happens when something raises:
+    If a method raises:
 
     * ``enter_pass_ctx`` of the i-th: ``exit_pass_ctx`` of those before it is called, the context drops all its
       instruments and is not entered;
@@ -70,7 +70,7 @@ class PassContext:
     A context inside another replaces it; nothing is merged. Each thread has a stack of its own, which begins empty;
     tasks of asyncio inherit theirs. One context may be entered several times, also by several threads.
 
-    Whether a pass runs is decided by one rule, for passes that are called and for members of a sequence alike: a
+    One rule decides if a pass runs, for passes that are called and for members of a sequence alike: a
     disabled pass does not, a required one does, and any other does where ``pass.opt_level <= context.opt_level``.
 
     Args:

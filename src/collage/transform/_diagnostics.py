@@ -36,7 +36,7 @@ class Diagnostic:
     """One thing that a pass reports.
 
     Attributes:
-        severity: How much it matters.
+        severity: Severity of the finding.
         message: A sentence.
         pass_name: The pass that reported it.
         node: Name of the node that it is about, or of its first output; None if it is about the model.

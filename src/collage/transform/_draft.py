@@ -25,7 +25,7 @@ class _Unfilled:
 
     Attributes:
         _draft: The draft that it is part of.
-        _source: What it is going to be a copy of.
+        _source: The part of the original model that it will be a copy of.
     """
 
     __slots__ = ()

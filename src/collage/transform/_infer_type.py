@@ -21,11 +21,11 @@ _MOST_DOUBTS = 8
 class InferType(ModulePass):
     """Finds types and shapes, with the values of small shape computations propagated.
 
-    What was known is refined, never forgotten: a number beats a symbol, and a symbol of the model one that inference
+    Known facts are refined, never forgotten: a number beats a symbol, and a symbol of the model one that inference
     made up. Where a file claims one number and another follows from its inputs, the claim is wrong: people change the batch
     of their inputs, and runtimes go by these. So is one number where a symbol of an input follows: it is true of one length
     alone. A claim counts where nothing follows, as of what foreign operators return.
-    What a Loop carries has a length in its body only if it begins with that and each turn hands the same on.
+    A value that a Loop carries has a length in its body only if it begins with that and each turn hands the same on.
     """
 
     def __init__(self) -> None:

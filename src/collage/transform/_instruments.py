@@ -151,7 +151,7 @@ class CrashReproducer(PassInstrument):
     """Writes what a failing pass was given, so that the failure can be had again: ``model.onnx`` and ``pipeline.txt``.
 
     Args:
-        folder: Where to write; made when something fails.
+        folder: The folder to write to; made when something fails.
 
     Attributes:
         written: The folder, once something was written there.

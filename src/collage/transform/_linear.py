@@ -78,7 +78,7 @@ def keeps_range(before: Array, wide: Array, rounded: Array) -> bool:
     Args:
         before: The constant.
         wide: It scaled, in double precision.
-        rounded: That in the constant's type.
+        rounded: The scaled constant in the constant's own type.
     """
     if not np.isfinite(rounded.astype(np.float64)).all():
         return False

@@ -39,7 +39,7 @@ class _Branch:
     Attributes:
         node: The operator.
         weight: Its weight.
-        bias: What is added, one number per output channel; None if nothing is.
+        bias: The constant that is added, one number per output channel; None if nothing is added.
         add: The Add that adds it; None if the operator does.
         channel_axis: Axis of the weight that counts output channels.
         alike: Equal for branches that can be merged.

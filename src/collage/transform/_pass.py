@@ -41,7 +41,7 @@ class PassResult:
         model: The model that it made; the one that it was given if it changed nothing.
         modified: True if it changed anything but names.
         changed_by: Names of the passes that changed something, in order; of a sequence, its members.
-        diagnostics: What passes reported.
+        diagnostics: The findings that passes reported.
     """
 
     model: ir.Model
@@ -219,7 +219,7 @@ class Runner:
         context: The context that was current when it began.
         disabled: Passes that the sequences around the current one disable.
         wanted: Passes that run whatever their level, since a pipeline names them or what they are members of.
-        changing: Where a list, the names of the passes that change the model are added to it.
+        changing: Names of the passes that change the model are appended to this list, if there is one.
     """
 
     def __init__(self, context: PassContext) -> None:
@@ -241,7 +241,7 @@ class Runner:
         Args:
             pass_: The pass.
             model: A draft, which the pass may change in place.
-            place: Where the pass stands, such as ``sequential[2].inner[0]``.
+            place: Position of the pass, such as ``sequential[2].inner[0]``.
             required: True if another pass needs it.
         """
         info = pass_.info

@@ -64,7 +64,7 @@ class Sequential(Pass):
 class Repeat(Pass):
     """A pass run again until the model no longer changes.
 
-    Where it still changes in the last round, the result is that of the last round, and a warning is logged that names
+    If it still changes in the last round, the result is that of the last round, and a warning is logged that names
     the passes that changed it.
 
     Attributes:

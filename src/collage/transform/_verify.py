@@ -47,7 +47,7 @@ class VerifyAfterEach(PassInstrument):
     Args:
         numeric: Compare outputs. Models with random operators are not compared, nor are those that ``evaluate`` cannot run
             on random inputs to begin with: ``not_compared`` says why. Of the other sets, one that it cannot run is left out.
-        tolerance: How far an output may be off, relative to the largest number in it. Integers must be equal.
+        tolerance: Largest error of an output, relative to the largest number in it. Integers must be equal.
         inputs: The one set of inputs to use; made up where not given.
         evaluate: Runs the model; ONNX's reference implementation by default, which is slow on large ones.
 

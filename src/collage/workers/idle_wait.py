@@ -25,7 +25,7 @@ def until_quiet(longest_s: float, root: int | None = None) -> bool:
     """Return when all other threads sleep, or time is up: True if they sleep.
 
     Args:
-        longest_s: How long to wait.
+        longest_s: Longest wait in seconds.
         root: Number of a process, all of whose descendants are waited for; None is this process alone.
     """
     deadline = time.monotonic() + longest_s

@@ -51,10 +51,10 @@ class Worker:
     """A child process that serves jobs.
 
     Args:
-        service: What it serves: ``module:attribute`` of a callable that returns an object whose public methods are
+        service: The service as ``module:attribute``: a callable that returns an object whose public methods are
             the jobs. It is imported in the child.
         arguments: Keyword arguments of that callable, JSON values.
-        memory_bytes: What the process and all that it starts may hold together; None is four fifths of what the machine has,
+        memory_bytes: Memory limit of the process and all that it starts, in bytes. None is four fifths of that of the machine,
             or the container.
         address_space_bytes: Address space that each of them may use, None for no limit.
         start_timeout_s: Seconds that it may take to come up.

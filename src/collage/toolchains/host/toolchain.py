@@ -117,7 +117,7 @@ class _ReferenceKernel:
 class _ViewKernel:
     """A chain of views: NumPy arrays over the memory of the inputs.
 
-    What it returns changes when the input does, and so by the next call: it counts as reused.
+    An output shares memory with an input, so it changes when the input does. It therefore counts as reused.
     """
 
     reuses_outputs = True

@@ -40,7 +40,7 @@ def in_int8(kernel: ir.Model, style: Int8Style) -> ir.Model:
 
     Args:
         kernel: Its values carry their ranges, see ``collage.graph.value_range``.
-        style: What the runtime computes in 8 bits.
+        style: The operators that the runtime computes in 8 bits.
 
     Raises:
         Unsupported: Nothing in the kernel profits, it is quantised already, or ranges are not known.

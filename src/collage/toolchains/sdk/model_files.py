@@ -64,7 +64,7 @@ def save_kernel(kernel: ir.Model, workspace: Path, form: str = "") -> tuple[str,
     Args:
         kernel: The kernel.
         workspace: The folder.
-        form: What tells the file from that of the kernel as it was, such as ``.int8``.
+        form: Suffix that tells this file from that of the kernel as it was, such as ``.int8``.
 
     Returns:
         Names of all files that belong to the kernel, those of its weights included.

@@ -40,7 +40,7 @@ class TorchCudaLibrary(ToolchainBase):
     Attributes:
         packages: Distributions that bring the library along, one for each version of CUDA.
         operators: Operators that can be in a kernel.
-        what: What kernels are, for people.
+        what: Name of the kind of kernel, for people.
     """
 
     packages: ClassVar[tuple[str, ...]]

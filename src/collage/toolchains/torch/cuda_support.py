@@ -182,8 +182,8 @@ def cuda_availability(
 
     Args:
         version: Version of the toolchain, None if it is not installed.
-        build: What its timings depend on besides the device.
-        conditions: What else it misses; None is nothing.
+        build: Everything besides the device that its timings depend on.
+        conditions: Further things that may be missing; None if one is there.
         reduced: Values of its option ``precision`` besides f32.
     """
     gpu, carrier = find_gpu(), torch_cuda()

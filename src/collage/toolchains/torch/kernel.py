@@ -67,7 +67,7 @@ def check_by_running(program: Program, kernel: ir.Model) -> None:
 
     Symbolic sizes are 2, or 24 where the kernel takes no such small ones.
 
-    Whether torch has a kernel for a type, or a mode, is something that only running tells. Where shapes are computed
+    Only a run shows if torch has a kernel for a type or a mode. Where shapes are computed
     from an input's values, made-up values tell nothing.
 
     Raises:
@@ -130,7 +130,7 @@ class TorchKernel:
 
     Args:
         program: Takes and returns torch tensors.
-        compiled: What it was made from.
+        compiled: The compiled kernel that the callable was made from.
         threads: Threads that it may use.
         constants: Tensors in whose memory an output may lie.
     """

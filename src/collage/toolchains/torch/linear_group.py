@@ -19,7 +19,7 @@ class Linear:
 
     Attributes:
         nodes: All nodes, in order.
-        x: What is multiplied: [..., K].
+        x: The factor on the left: [..., K].
         w: [K, N].
         b: [N], None where nothing is added.
         activation: ``relu``, ``gelu`` (with erf), ``gelu_tanh``, or nothing.

@@ -161,7 +161,7 @@ def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] 
 
     Args:
         kernel: The kernel.
-        workspace: Where its weights are.
+        workspace: The folder of its weights.
         read: Makes a module of an ONNX proto; the importer of native kernels unless given.
 
     Raises:
@@ -211,7 +211,7 @@ def build_library(
         module: The module.
         target: Whose options count.
         library: The file to write.
-        records: What tuning found, by workload.
+        records: Tuning results by workload.
 
     Raises:
         CompileError: TVM, or the compiler that links, failed.

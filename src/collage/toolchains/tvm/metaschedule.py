@@ -35,7 +35,7 @@ _HOPELESS = 3.0
 def workloads(module: Any, target: Any) -> dict[str, Any]:
     """The functions of a lowered module that can be tuned, each under a name that equal ones share in any model.
 
-    Those that go along rows are not: of these there is one schedule, and it is better than any tile.
+    Functions that go along rows are left out: each has a single schedule, which is better than any tile.
     """
     tasks = meta_schedule.relax_integration.extract_tasks(module, target)
     found = {_name_of(task.dispatched[0]): task.dispatched[0] for task in tasks}

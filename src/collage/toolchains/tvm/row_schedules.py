@@ -107,7 +107,7 @@ def _rows(sch: s_tir.Schedule, blocks: Sequence[SBlockInfo], reduction: SBlockIn
 def _loop_of_rows(sch: s_tir.Schedule, last: SBlockInfo, rows: Sequence[Any], work: int | None) -> Any:
     """The loop of the last block that goes through the rows, which threads share; None where there is none.
 
-    Where a loop goes through members of groups, it is split. All is one row where no block begins with axes of all.
+    A loop over members of groups is split. If no block begins with axes of all, everything is one row.
     """
     loops = sch.get_loops(last.block_rv)
     if not rows and loops:

@@ -65,7 +65,7 @@ class RegisterTiles:
 class Reductions:
     """TVM's own rule for reductions, where each thread of what it makes computes only what it needs of them.
 
-    Where lengths are symbolic, it may not be able to tell which groups a channel needs; every channel then computed the sums
+    With symbolic lengths it may not be able to tell which groups a channel needs. Every channel then computed the sums
     of all groups, in 4.4 s where loops as they were take some milliseconds.
     """
 

@@ -112,7 +112,7 @@ def write_loops(
         blocking: The sizes of its blocks.
         parameters: Buffers: the input, the weight (which is replaced by a packed one), what the epilogue reads, the output.
         name: Of the function.
-        epilogue: What follows.
+        epilogue: The operators after the convolution, computed in the same loops.
     """
     data, _, *others, output = parameters
     matrices = transforms(blocking.outputs)

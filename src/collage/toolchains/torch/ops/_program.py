@@ -209,7 +209,7 @@ class Fused:
     Attributes:
         nodes: All of them.
         last: The one whose outputs it has.
-        inputs: What it reads; None for what is left out.
+        inputs: Values that the call reads; None for inputs that are left out.
         function: The function to call, with tensors; returns what the last node's entry would.
     """
 

@@ -27,7 +27,7 @@ class Call:
         attributes: Decoded attributes: ints, floats, strings, lists of them, NumPy arrays.
         outputs: Number of outputs that the node has. Trailing ones without readers are left out.
         frozen: Indices of the inputs that are constants of the kernel.
-        memo: What an entry computed once from frozen inputs, and for what else it was given.
+        memo: Results that an entry computed once from frozen inputs, with the other values that they were computed for.
     """
 
     op_type: str

@@ -168,7 +168,7 @@ class ExternCall:
     """A call of a function in a kernel.
 
     Attributes:
-        symbol: What the kernel's code calls it.
+        symbol: Name of the function in the kernel's code.
         function: The function.
         model: The operators that it stands for, with their constants.
     """

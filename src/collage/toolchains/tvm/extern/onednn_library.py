@@ -89,7 +89,7 @@ def _activation(value: Pattern) -> Pattern:
 def _bind(model: ir.Model, threads: int, channels_last: bool) -> BoundFunction:
     """The operators as a torch program, packed for their shapes.
 
-    Where channels are last in memory, torch is shown them where it expects them.
+    If channels are last in memory, torch gets views in which they are in second place.
     """
     torch = import_torch()
     program = _program(model, threads)
