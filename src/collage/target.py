@@ -188,7 +188,7 @@ class Target:
 
     @property
     def is_native(self) -> bool:
-        """True where the kind's own code generator serves this target."""
+        """True if the kind's own code generator serves this target."""
         return self.compiler is None and self.libs is None
 
     def option(self, name: str, default: str | None = None) -> str | None:
@@ -202,7 +202,7 @@ class Target:
     def refines(self, other: Target) -> bool:
         """Return True if this target may serve what was planned for ``other``.
 
-        True where the two are equal, or where this one names a toolchain or a fusion spec, ``other`` does
+        True if the two are equal, or where this one names a toolchain or a fusion spec, ``other`` does
         not, and they agree on everything else, options included.
         """
         if self == other:
@@ -226,7 +226,7 @@ class Target:
 
     @property
     def is_reduced(self) -> bool:
-        """True where kernels may compute in a coarser type than the model says (``-precision=bf16``)."""
+        """True if kernels may compute in a coarser type than the model says (``-precision=bf16``)."""
         return self.option("precision", "f32") != "f32"
 
     @property

@@ -92,7 +92,7 @@ class Split:
 
     @property
     def is_independent(self) -> bool:
-        """False where there are too few samples for the judging ones to have served nothing else."""
+        """False if there are too few samples for the judging ones to have served nothing else."""
         return set(self.judge).isdisjoint((*self.calibrate, *self.choose))
 
 

@@ -48,7 +48,7 @@ class SearchBudget:
         The limit that the user gives, or else a share of the keys. Proofs and exhaustive searches have no limit.
 
         Args:
-            keys: 0 where that is not known yet.
+            keys: 0 if that is not known yet.
         """
         if self._options.measure_budget is not None:
             return self._options.measure_budget

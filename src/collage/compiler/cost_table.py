@@ -277,7 +277,7 @@ class CostTable:
         return self._problem.options.launch_penalties_s.get(target.toolchain, self.overheads[target].launch_s)
 
     def _nbytes_of(self, value: ir.Value) -> int:
-        """Return the size of a value in the reference run, or as the model states it; 0 where neither tells."""
+        """Return the size of a value in the reference run, or as the model states it; 0 if neither tells."""
         return value_nbytes(value, _shape_on(self._session.values, value)) or 0
 
     def _learn(self, sub_graph: SubGraph, target: Target, outcome: Outcome) -> None:

@@ -122,7 +122,7 @@ class DevicePlacement:
 
     @property
     def threads(self) -> int:
-        """Threads that kernels are timed with: what the smallest core set has; 0 where there is none."""
+        """Threads that kernels are timed with: what the smallest core set has; 0 if there is none."""
         return min(map(len, self.cores.values()), default=0)
 
     @property

@@ -56,7 +56,7 @@ class FinalComparison:
         rivals: Plans that may be as fast as the winner, by name: the interval of their time over the winner's.
         is_interrupted: The user ended the comparison.
         overruled: Name of the plan that was chosen first, if the reported rounds contradicted the choice.
-        objective: Section of the report on the objective and the limits; empty where the latency alone decides.
+        objective: Section of the report on the objective and the limits; empty if the latency alone decides.
     """
 
     recipe: Recipe | None

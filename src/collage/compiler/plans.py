@@ -202,7 +202,7 @@ def _bound_plan(problem: Problem, candidates: Sequence[CandidateKernel], target:
 
 
 def _alone_on_devices(problem: Problem, survey: Survey, target: Target, placement: DevicePlacement) -> Plan | None:
-    """A target wherever it may serve, the host elsewhere; None where that is nowhere, or not allowed."""
+    """A target wherever it may serve, the host elsewhere; None if that is nowhere, or not allowed."""
     rests = placement.devices if placement.is_free else (None,)
     plans = [plan for rest in rests if (plan := _alone_with_rest(problem, survey, target, placement, rest)) is not None]
     return min(plans, key=lambda plan: len(plan.kernels), default=None)

@@ -21,7 +21,7 @@ class Cost:
     """Cost of a kernel or of several kernels together.
 
     Attributes:
-        unknown_rank: Sum of the priority ranks of kernels of unknown cost, each at least 1; 0 where all is known.
+        unknown_rank: Sum of the priority ranks of kernels of unknown cost, each at least 1; 0 if all is known.
         seconds: Seconds of all kernels of known cost. Infinite in ``Cost.INVALID`` and nowhere else. A custom estimator
             may count something else, such as bytes or joules.
     """
@@ -64,17 +64,17 @@ class Cost:
 
     @property
     def is_invalid(self) -> bool:
-        """True where a kernel cannot run at all."""
+        """True if a kernel cannot run at all."""
         return self.seconds == math.inf
 
     @property
     def is_unknown(self) -> bool:
-        """True where the cost of at least one kernel is unknown and none is invalid."""
+        """True if the cost of at least one kernel is unknown and none is invalid."""
         return self.unknown_rank > 0 and not self.is_invalid
 
     @property
     def is_known(self) -> bool:
-        """True where every kernel can run, and its seconds are known."""
+        """True if every kernel can run, and its seconds are known."""
         return self.unknown_rank == 0
 
     def __add__(self, other: Cost) -> Cost:

@@ -160,7 +160,7 @@ def _parse(url: str) -> sa.URL:
 
 
 def _version(source: sa.Engine | sa.Connection) -> int | None:
-    """Version of the tables, None where there are none."""
+    """Version of the tables, None if there are none."""
     if not sa.inspect(source).has_table(about.name):
         return None
     query = sa.select(about.c.value).where(about.c.name == "schema")

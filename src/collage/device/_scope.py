@@ -90,7 +90,7 @@ class SEScope:
         return SEScope(self.device_type, self.virtual_device_id, None, self.memory_scope)
 
     def join(self, other: SEScope) -> SEScope | None:
-        """The scope with the constraints of both, or None where they contradict each other.
+        """The scope with the constraints of both, or None if they contradict each other.
 
         Of two targets one may refine the other (a toolchain for a device's plain target); then the finer one counts.
         """

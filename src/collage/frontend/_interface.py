@@ -40,7 +40,7 @@ class TensorSpec:
     Attributes:
         name: Its name.
         dtype: Element type; UNDEFINED if the model does not say.
-        shape: Dimensions: a number, a symbol, or None where the model does not say; None if the rank is unknown.
+        shape: Dimensions: a number, a symbol, or None if the model does not say; None if the rank is unknown.
         kind: Its type if it is not a tensor, such as ``seq(tensor(float))``.
         default: Shape of the tensor that stands in for an input that is not given; None if the input must be given.
     """

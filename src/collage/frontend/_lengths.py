@@ -74,7 +74,7 @@ def other_lengths(model: ir.Model, inputs: Mapping[str, Array], *, longer: bool 
         longer: True if dimensions may grow: what is 1 becomes 2, what is 0 becomes 3.
 
     Yields:
-        Values of dimensions, for ``bind_dims``, but for ``single_lengths``; nothing where all are fixed.
+        Values of dimensions, for ``bind_dims``, but for ``single_lengths``; nothing if all are fixed.
     """
     lengths = lengths_of(model, inputs)
     tried = [lengths, single_lengths(model, inputs)]
@@ -89,7 +89,7 @@ def other_lengths(model: ir.Model, inputs: Mapping[str, Array], *, longer: bool 
 
 
 def single_lengths(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, int] | None:
-    """All symbolic dimensions at 1, where tensors are broadcast in other ways; None where none is longer than that."""
+    """All symbolic dimensions at 1, where tensors are broadcast in other ways; None if none is longer than that."""
     lengths = lengths_of(model, inputs)
     single = {name: min(length, 1) for name, length in lengths.items()}
     return single if single != lengths else None

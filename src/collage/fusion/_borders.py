@@ -120,7 +120,7 @@ def _as_candidates(
     kernels: tuple[CandidateKernel, CandidateKernel],
     accepts: Callable[[SubGraph, Target], bool],
 ) -> list[CandidateKernel]:
-    """Both sides, each for every target of the two kernels that takes it; nothing where a side has no taker."""
+    """Both sides, each for every target of the two kernels that takes it; nothing if a side has no taker."""
     labelled = kernels[0].sub_graph.nested + kernels[1].sub_graph.nested
     origins = {kernel.target: kernel for kernel in kernels}.values()
     candidates: list[CandidateKernel] = []
@@ -137,7 +137,7 @@ def _as_candidates(
 
 
 def _inside(labelled: Iterable[NestedSubGraph], part: IndexSet) -> list[NestedSubGraph] | None:
-    """The labelled parts that lie inside some nodes; None where one would be torn."""
+    """The labelled parts that lie inside some nodes; None if one would be torn."""
     inside = []
     for nested in labelled:
         if nested.inside.is_subset_of(part):

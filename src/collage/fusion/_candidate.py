@@ -133,7 +133,7 @@ def collect_candidates(
         graph: The dataflow graph.
         specs: The specs.
         report: Told how many candidates were left out, and which rules stopped early.
-        planned: The target that device planning gave a node, None where it is free.
+        planned: The target that device planning gave a node, None if it is free.
         admissible_only: Leave out what is not admissible, so that no cover can be cyclic: see
             ``SubGraph.is_admissible``.
     """

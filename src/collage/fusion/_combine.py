@@ -19,7 +19,7 @@ class CombineByPrimitivesFusionRule(FusionRule):
 
     A sub-graph that is not valid may grow into one that is: the two branches of a diamond have two exits, with
     their join they have one. So combinations are kept even if they have too many exits, as long as no path leaves
-    them and comes back. Where one exit and no tap are allowed there is a shorter way: take the candidates that make
+    them and comes back. If one exit and no tap are allowed there is a shorter way: take the candidates that make
     up a valid sub-graph in reverse order, and what has been taken so far always has one exit. So a combination
     grows by one of the sub-rule's candidates at a time, upstream, and only valid ones are kept. (Nothing is lost as
     long as the sub-rule's candidates are connected, so that they do not feed each other in a circle.)

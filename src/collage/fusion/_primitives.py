@@ -173,5 +173,5 @@ CLASSIC_PRIMITIVES: tuple[CombinePrimitive, ...] = (
     ByKindPrimitive(OpKind.INJECTIVE, OpKind.INJECTIVE),
 )
 """Elementwise and broadcast operators join what comes before them; reductions what is elementwise before them;
-injective operators each other. Where lists of tensors are a node of their own, arguments of lists need a primitive
+injective operators each other. If lists of tensors are a node of their own, arguments of lists need a primitive
 too; here the operator that takes the list is the node, so the third primitive joins it with each of them."""

@@ -230,7 +230,7 @@ class DataflowGraph:
 
 
 def value_nbytes(value: ir.Value, shape: Sequence[int] | None = None) -> int | None:
-    """Size of a tensor value in bytes; None where type or shape is not fully known.
+    """Size of a tensor value in bytes; None if type or shape is not fully known.
 
     Args:
         value: Whose.

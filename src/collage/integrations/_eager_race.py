@@ -45,7 +45,7 @@ class EagerRace:
 
     @property
     def eager_wins(self) -> bool:
-        """PyTorch is faster. Where that stayed in doubt until the end of the race, the median decides."""
+        """PyTorch is faster. If that stayed in doubt until the end of the race, the median decides."""
         return self.ratio > 1.0
 
 

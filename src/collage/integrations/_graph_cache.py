@@ -130,7 +130,7 @@ class GraphCache:
         return True
 
     def note(self, key: str, facts: GraphFacts | VariantFacts) -> None:
-        """Overwrite facts, at once and as a whole. Where that cannot be done, they stay as they were."""
+        """Overwrite facts, at once and as a whole. If that cannot be done, they stay as they were."""
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(prefix=f".{key}.", dir=self._folder)

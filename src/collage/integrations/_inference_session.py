@@ -49,7 +49,7 @@ class NodeArg:
 
     Attributes:
         name: Its name.
-        shape: Lengths, symbols, or None where nothing is known.
+        shape: Lengths, symbols, or None if nothing is known.
         type: Such as ``tensor(float)``.
     """
 

@@ -6,7 +6,7 @@ run in turns, in blocks so short that slow drifts of the machine meet all of the
 1. **qualify**: each finalist is loaded, checked and timed briefly. Those that are far too slow go no further.
 2. **choose**: the finalists run in turns until it is decided which one to return, or the time is up.
 3. **report**: new processes run again in as many turns. All figures of a report are from this phase alone, since the best
-   of several noisy figures is too good to be true. Where a process finds its memory makes it some per cent faster or slower.
+   of several noisy figures is too good to be true. The place of a process in memory makes it some per cent faster or slower.
 
 A plan of several kernels is returned only if it is faster than every single toolchain beyond doubt, in both phases.
 
@@ -420,7 +420,7 @@ def _warm_up(runner: _Runner, plan: ComparisonPlan) -> int:
     """Return the runs before those of a block that count.
 
     The first run finds the caches of others and sleeping threads: a tenth slower or faster from turn to turn, for models of
-    200 ms too. Where a run takes seconds, that is little, and one run more is much.
+    200 ms too. If a run takes seconds, that is little, and one run more is much.
     """
     return 0 if min(runner.alone) > _SLOW_S and not plan.one_at_a_time else 1
 

@@ -1,7 +1,7 @@
 """The reference run: every intermediate value of the model, once, on real inputs.
 
 Kernels are then measured on what they will really be given (indices in range, masks that mask), and checked against what
-they should return. Where dimensions are symbolic, they are measured at all lengths that the user calls representative, and
+they should return. If dimensions are symbolic, they are measured at all lengths that the user calls representative, and
 checked at others too: one that has taken the length that it met first for a constant is right on that one only.
 """
 
@@ -193,7 +193,7 @@ def capture_shape_profiles(
         make: Makes inputs up, for lengths by symbol.
         measure_session: Runs it in a worker process.
         dims: Representative lengths.
-        given: Inputs by name that are not made up. Where there are several lengths, they are cut to each.
+        given: Inputs by name that are not made up. If there are several lengths, they are cut to each.
 
     Returns:
         The inputs on the most frequent occasion.

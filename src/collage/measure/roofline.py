@@ -72,7 +72,7 @@ class Roofline:
 
     Args:
         nodes: The graph's nodes, by index.
-        shape_of: Shape of a value, or None where it is unknown.
+        shape_of: Shape of a value, or None if it is unknown.
         peak: Peak rates of the machine.
     """
 
@@ -94,7 +94,7 @@ class Roofline:
         return max(arithmetic_s, (written + read) / self._peak.bytes_per_s)
 
     def _flops(self, node: ir.Node) -> float:
-        """Floating-point operations that no way of computing the node can do without; 0 where that is not known."""
+        """Floating-point operations that no way of computing the node can do without; 0 if that is not known."""
         inputs = [self._shape_of(value) if value is not None else None for value in node.inputs]
         output = self._shape_of(node.outputs[0]) if node.outputs else None
         if node.domain or len(inputs) < 2 or inputs[0] is None or inputs[1] is None or output is None:

@@ -238,7 +238,7 @@ class MeasureSession:
 
         Returns:
             ``dispatch_s``: one call, with cold caches, as inside a model; ``launch_s``: what each kernel of a chain
-            costs beyond its own call. Both 0 where the kernel cannot be built.
+            costs beyond its own call. Both 0 if the kernel cannot be built.
         """
         try:
             made = self._builds.compiled(kernel, target)

@@ -37,7 +37,7 @@ class TunedKernel:
 
     Attributes:
         records: The value of the property ``collage.toolchains.TUNED``.
-        took_s: Seconds that tuning took; 0 where every workload was known already.
+        took_s: Seconds that tuning took; 0 if every workload was known already.
         effort_s: Seconds of one trial, as foretold from the kernel before it was tuned, see :func:`effort_s`.
         ratio: Time of the tuned kernel as a share of the untuned one.
     """
@@ -105,7 +105,7 @@ class TuningRecords:
 
         Returns:
             The value of the property ``collage.toolchains.TUNED``, and seconds that it would have taken had nothing been
-            known, 0 where everything was; None if nothing in the kernel can be tuned, or not all of it in time.
+            known, 0 if everything was; None if nothing in the kernel can be tuned, or not all of it in time.
 
         Raises:
             ToolchainError: It could not be tuned.

@@ -19,7 +19,7 @@ strings                   0          exact
 Elements that hang on rounding, as the index of the larger of two numbers that are closer together than that, are not
 compared (``collage.measure.rounding_sensitive``).
 
-A kernel that computes in a coarser type inside is judged by that type; one that quantises inside by 5e-2. Where toolchains
+A kernel that computes in a coarser type inside is judged by that type; one that quantises inside by 5e-2. If toolchains
 add products of bytes in 16 bits and saturate, as on x86 processors without VNNI, they are off by several steps, which is what
 every quantised model gets there. So it is judged by 2e-1, unless an accuracy budget says otherwise. A kernel of a
 target of reduced precision (``-precision=bf16``) need only be recognisable, 2.5e-1: what counts there is the whole model's

@@ -190,7 +190,7 @@ def _only_ways(state: SearchState, edge: OnlyUsedBy) -> Path | None:
 
 
 def _skip_along(state: SearchState, edge: UsedBy) -> bool:
-    """Note what an edge skips; False where every way leads over a node that a pattern lies on."""
+    """Note what an edge skips; False if every way leads over a node that a pattern lies on."""
     only = _only_ways(state, edge) or () if isinstance(edge, OnlyUsedBy) else ()
     way = next((path for path in _ways(state, edge) if state.claimed.keys().isdisjoint((*only, *path))), None)
     state.skip((*only, *(way or ())))

@@ -20,7 +20,7 @@ def settle(
 ) -> dict[ir.Value, ir.Value]:
     """Give every plain number the element type that its place asks for, and return what replaces what.
 
-    The type is that of the operands that must have the same one, or that of the replaced value. Where the
+    The type is that of the operands that must have the same one, or that of the replaced value. If the
     operator's schema leaves a choice it is the first operand's, if the number may have that.
 
     Raises:

@@ -75,8 +75,8 @@ class Body:
         outputs: Names of the values that it returns: results of its kernels, its inputs, constants, or values from outside.
         reads: Names of the values from outside that its kernels read.
         kernels: Names of the inputs and of the outputs of each kernel, in the order in which they run.
-        results: Element type and lengths of each output, None where a length is not known; None if nothing is.
-        ranks: Number of axes of each input; None where it is not known.
+        results: Element type and lengths of each output, None if a length is not known; None if nothing is.
+        ranks: Number of axes of each input; None if it is not known.
     """
 
     inputs: tuple[str, ...]
@@ -93,8 +93,8 @@ class Program:
 
     Attributes:
         op_type: ``If``, ``Loop`` or ``Scan``.
-        reads: Names of the operator's inputs; empty where one is absent.
-        makes: Names of its outputs; empty where one is absent.
+        reads: Names of the operator's inputs; empty if one is absent.
+        makes: Names of its outputs; empty if one is absent.
         bodies: Its bodies in order of attribute name: of an If the else branch comes first.
         constants: Constants by name.
         scanned: Of a Scan the axis and the direction of each scanned input, and of each output that is stacked.

@@ -137,7 +137,7 @@ class DeviceChain:
         self._stretches = list(_stretches(steps, frozenset(self.outputs)))
         self._seen: set[Any] = set()
         self._programs: dict[Any, _Program | None] = {}
-        """By shapes of inputs; None where kernels are better called one by one."""
+        """By shapes of inputs; None if kernels are better called one by one."""
 
     def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Run the chain from arrays to arrays.

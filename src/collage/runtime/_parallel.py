@@ -109,7 +109,7 @@ class PlacedStep:
     Attributes:
         step: The function to call.
         device: The device that runs it.
-        reads: In which scope each input must lie; None where it does not matter.
+        reads: In which scope each input must lie; None if it does not matter.
         writes: In which scope each output lies.
         is_copy: True if it is a copy and not a kernel.
     """

@@ -83,7 +83,7 @@ class KernelRecord:
         outputs: Names of the model's values that it makes, in order.
         compiled: The result of its toolchain.
         device: The device that it runs on, where the recipe has devices; likewise:
-        reads: In which scope it reads each input; None where it does not matter.
+        reads: In which scope it reads each input; None if it does not matter.
         writes: In which scope it leaves each output.
         branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time, each as soon as
             what it reads is there. None if it is in none.
@@ -161,8 +161,8 @@ class Recipe:
         builds: Build of each toolchain used.
         report: The report of ``compile``; an empty one if there is none.
         devices: The devices that kernels run on, if they were placed on devices.
-        empty: Dimensions that were 0 where kernels were checked, such as the length of a decoder's past. Kernels run where
-            these are 0. Where another one is, the host stands in.
+        empty: Dimensions that were 0 if kernels were checked, such as the length of a decoder's past. Kernels run where
+            these are 0. If another one is, the host stands in.
         streams: Number of runs that go on at once where it was measured to be best; 0 if that was not asked for.
     """
 

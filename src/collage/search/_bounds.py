@@ -9,7 +9,7 @@ paid alike.
 The best prices make the bound as sharp as the linear programme over the candidates, which here is nearly always the
 optimum itself. They are found by subgradient steps: a node that is skipped more often than it is covered gets dearer.
 
-From this the search has, for every candidate, its **slack**: by how much taking it raises the bound. Where the slack
+From this the search has, for every candidate, its **slack**: by how much taking it raises the bound. If the slack
 exceeds what the best known cover leaves, the candidate lies on no best path.
 """
 

@@ -53,7 +53,7 @@ class Found:
 
     Attributes:
         paths: The best covers, best first; fewer than asked for where there are no more, or the cap was hit.
-        lower_bound: Weight that no cover undercuts; None where there is no cover.
+        lower_bound: Weight that no cover undercuts; None if there is no cover.
         prices: Prices to begin the next search of the same problem with.
         exact: True if ``paths`` are proved to be the best.
         farthest: The greatest node at which a covered set was left, for messages.
@@ -122,7 +122,7 @@ def find_paths(
         k: Number of covers wanted.
         prices: ``prices`` that an earlier search of the same problem ended with.
         known: Indices of the candidates of some cover, such as the best one before weights changed.
-        max_states: Cap on the states settled. Where it is hit, the result holds the covers found until then, or
+        max_states: Cap on the states settled. If it is hit, the result holds the covers found until then, or
             else a good one.
     """
     if not problem.n:
@@ -220,7 +220,7 @@ def sharpen(
 ) -> tuple[Bound, Bools]:
     """Improves a bound while many candidates may still lie on a cover of at most ``upper``; says which may.
 
-    The others are left out at once, so the bound that comes back bounds covers of at most ``upper`` only. Where the
+    The others are left out at once, so the bound that comes back bounds covers of at most ``upper`` only. If the
     best cover known is given, it is improved too, and ``upper`` with it.
     """
     tightener = Tightener(weights.coarse, bound)

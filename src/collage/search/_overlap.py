@@ -1,6 +1,6 @@
 """The search for covers whose kernels overlap: which kernels, and on which device, so that the last one ends first.
 
-`placed_shortest_path` adds kernels up, as if one ran after the other. Where devices work at once, branches that do not
+`placed_shortest_path` adds kernels up, as if one ran after the other. If devices work at once, branches that do not
 wait for each other may share them, and what counts is when the last kernel ends. No sum tells that, so no label can be
 dropped for another of equal covered set. Covers are put together by a beam instead: of those that cover as far, the few go on
 that promise to end first. What they promise is the later of two: when their busiest device is free, and when all devices

@@ -5,7 +5,7 @@ copied there, once for each destination. So a label here is a covered set togeth
 **whereabouts** of the values that still matter: for each, where it lies, and where it is, or will have to be, copied to.
 
 Of two labels of equal covered set, the dearer one is dropped if paying for every copy that only it has would still leave
-the other one no dearer, whatever comes; nothing else is, so the search stays exact. Where copies cost nothing, one label
+the other one no dearer, whatever comes; nothing else is, so the search stays exact. If copies cost nothing, one label
 is left of each covered set, and this is the plain search.
 """
 

@@ -137,7 +137,7 @@ class Problem(Generic[C]):
         return np.split(holders, np.searchsorted(nodes[by_node], np.arange(1, self.n)))
 
     def dearest(self, costs: Floats) -> Floats:
-        """For each node the largest cost of the candidates whose least node it is, 0 where there is none, [nodes]."""
+        """For each node the largest cost of the candidates whose least node it is, 0 if there is none, [nodes]."""
         result = np.zeros(self.n)
         np.maximum.at(result, self.first, costs)
         return result

@@ -67,7 +67,7 @@ class CopyPlan:
             covered: The covered set with it.
 
         Returns:
-            The weight of the copies that it causes, and the whereabouts after; None where a copy is impossible.
+            The weight of the copies that it causes, and the whereabouts after; None if a copy is impossible.
         """
         made, read = self._border(bits)
         if not made and not read:
@@ -96,7 +96,7 @@ class CopyPlan:
         return owed, tuple(left)
 
     def excess(self, mine: TensorLocations, others: TensorLocations) -> int | None:
-        """The most by which one label may have to pay more than another from here on; None where there removes the limit."""
+        """The most by which one label may have to pay more than another from here on; None if there removes the limit."""
         if mine == others:
             return 0
         total, theirs = 0, dict(others)
@@ -130,7 +130,7 @@ class CopyPlan:
         return total
 
     def _price_of(self, number: int, home: int, wanted: int) -> int | None:
-        """Weight of the copies of a value from its home to some devices; None where one is impossible."""
+        """Weight of the copies of a value from its home to some devices; None if one is impossible."""
         prices = [self._prices[number][home][place] for place in iterate_bits(wanted) if place != home]
         return None if None in prices else sum(price for price in prices if price is not None)
 

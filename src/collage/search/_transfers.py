@@ -32,7 +32,7 @@ class Transfer:
         producer: The node that makes it; None for an input of the model.
         readers: The nodes that read it. For each the device on which it reads, or None for that on which it runs; a kernel
             reads where it runs, unless all of its nodes that read the value do so elsewhere.
-        copy_s: Seconds of a copy by source and destination; infinite where there is no way.
+        copy_s: Seconds of a copy by source and destination; infinite if there is no way.
         home: Device of an input of the model.
         delivered: Devices on which it has to be in the end.
     """

@@ -67,7 +67,7 @@ class SearchStatistics:
         replan_max_s: Longest of those rounds.
         measured: Candidates whose cost became known by measuring in this search.
         measured_keys: Distinct keys among them: what was really built and timed.
-        caps: Names of the limits that were hit, such as ``states``; empty where none was.
+        caps: Names of the limits that were hit, such as ``states``; empty if none was.
     """
 
     candidates: int
@@ -103,7 +103,7 @@ class Partitioning(Generic[C]):
 
     @property
     def gap(self) -> float:
-        """Fraction of this cost that a better cover could save at most; 0 where it is optimal."""
+        """Fraction of this cost that a better cover could save at most; 0 if it is optimal."""
         if self.optimal or self.cost <= self.lower_bound:
             return 0.0
         if not self.cost.is_known or self.cost.seconds == 0:

@@ -32,7 +32,7 @@ class Weights:
 
     Args:
         problem: The problem.
-        seconds: Seconds of each candidate with its launch penalty, [candidates]; infinite where it is invalid.
+        seconds: Seconds of each candidate with its launch penalty, [candidates]; infinite if it is invalid.
         ranks: Priority rank of each candidate whose cost is unknown, else 0, [candidates].
 
     Attributes:

@@ -30,12 +30,12 @@ def processor_quota(mount: Path = _MOUNT, own: Path = _OWN) -> float | None:
 
 
 def free_in_groups_bytes(mount: Path = _MOUNT, own: Path = _OWN) -> int | None:
-    """Memory that the groups of this process leave; None where they set no limit. Arguments as of ``processor_quota``."""
+    """Memory that the groups of this process leave; None if they set no limit. Arguments as of ``processor_quota``."""
     return _least(_free_bytes, _groups(_MEMORY, mount, own))
 
 
 def limit_of_groups_bytes(mount: Path = _MOUNT, own: Path = _OWN) -> int | None:
-    """Memory that the groups of this process may take; None where they set no limit. Arguments as of ``processor_quota``."""
+    """Memory that the groups of this process may take; None if they set no limit. Arguments as of ``processor_quota``."""
     return _least(_limit_bytes, _groups(_MEMORY, mount, own))
 
 

@@ -328,7 +328,7 @@ class AllocatingKernel(Protocol):
     twice, and few documents say when. So the runtime looks at every pair of tensors, which takes microseconds.
 
     Attributes:
-        allocates_outputs: True where it follows from how the kernel was made, so that the runtime need not look.
+        allocates_outputs: True if it follows from how the kernel was made, so that the runtime need not look.
     """
 
     reuses_outputs: bool

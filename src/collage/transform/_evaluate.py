@@ -47,10 +47,10 @@ def evaluate(node: ir.Node, version: int, operands: Sequence[Array | None]) -> A
     Args:
         node: The operator.
         version: Of its operator set.
-        operands: Its inputs; None where one is left out.
+        operands: Its inputs; None if one is left out.
 
     Returns:
-        The output; None where its value is not certain, within the module's bounds, or not of the declared type.
+        The output; None if its value is not certain, within the module's bounds, or not of the declared type.
     """
     given = [operand for operand in operands if operand is not None]
     guard = _EXACT.get(node.op_type)

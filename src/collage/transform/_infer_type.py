@@ -22,7 +22,7 @@ class InferType(ModulePass):
     """Finds types and shapes, with the values of small shape computations propagated.
 
     Known facts are refined, never forgotten: a number beats a symbol, and a symbol of the model one that inference
-    made up. Where a file claims one number and another follows from its inputs, the claim is wrong: people change the batch
+    made up. If a file claims one number and another follows from its inputs, the claim is wrong: people change the batch
     of their inputs, and runtimes go by these. So is one number where a symbol of an input follows: it is true of one length
     alone. A claim counts where nothing follows, as of what foreign operators return.
     A value that a Loop carries has a length in its body only if it begins with that and each turn hands the same on.

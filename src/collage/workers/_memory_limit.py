@@ -27,7 +27,7 @@ def held_bytes(root: int, most: int) -> int:
         most: Up to here, pages that forks share are counted for each of them, which is quick and too much; beyond it once.
 
     Returns:
-        Bytes; 0 where the system does not tell.
+        Bytes; 0 if the system does not tell.
     """
     processes = list(descendants(root))
     held = sum(_sum_of(PROC / str(pid) / "status", (b"RssAnon:", b"RssShmem:")) for pid in processes)

@@ -99,7 +99,7 @@ class _Geometry:
 
     Attributes:
         pad: Padding on both sides.
-        uneven: Padding beforehand, in the order of ``torch.nn.functional.pad``; empty where both sides are equal.
+        uneven: Padding beforehand, in the order of ``torch.nn.functional.pad``; empty if both sides are equal.
         stride: Steps.
         dilation: Distances within the window.
         groups: Groups of channels.

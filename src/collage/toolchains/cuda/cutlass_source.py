@@ -139,12 +139,12 @@ def _library(build: Build) -> bytes:
 
 
 def find_nvcc() -> str | None:
-    """NVIDIA's compiler, None where it is not on the path."""
+    """NVIDIA's compiler, None if it is not on the path."""
     return shutil.which("nvcc")
 
 
 def find_headers() -> Path | None:
-    """CUTLASS's headers, which its wheel brings along; None where it is not installed."""
+    """CUTLASS's headers, which its wheel brings along; None if it is not installed."""
     spec = importlib.util.find_spec("cutlass_library")
     if spec is None or spec.origin is None:
         return None

@@ -135,7 +135,7 @@ class _ViewKernel:
         self._outputs = [slots[value] for value in graph.outputs]
 
     def moved_to(self, device: Device) -> DeviceKernel | None:
-        """The same on a device between whose kernels it stands; None where it cannot be there."""
+        """The same on a device between whose kernels it stands; None if it cannot be there."""
         from collage.toolchains.torch.cuda_support import TorchDevice
 
         try:

@@ -62,7 +62,7 @@ _SETTINGS = (
     "--iree-llvmcpu-target-cpu=host",  # it would build for any x86-64 otherwise
 )
 _DOUBLES = "--iree-input-demote-f64-to-f32=false"
-"""f64 means f64. Where a kernel has none, IREE may demote the importer's own, of which not all can be computed with."""
+"""f64 means f64. If a kernel has none, IREE may demote the importer's own, of which not all can be computed with."""
 _ENTRY = "kernel"
 _BFLOAT16 = "bfloat16"
 _ALIGNMENT = 64
@@ -183,7 +183,7 @@ class _ModuleKernel:
         ]
 
     def _lent(self, x: Tensor) -> Any:
-        """A view of an array's own memory; None where it might be written to, or is not aligned as its code expects."""
+        """A view of an array's own memory; None if it might be written to, or is not aligned as its code expects."""
         if not self._only_reads or x.ctypes.data % _ALIGNMENT or not x.size or not x.flags.writeable:
             return None
         buffer = self._device.allocator.import_host_allocation(_bytes_of(x), self._memory, self._usage)

@@ -345,7 +345,7 @@ def _layouts(session: Any) -> tuple[Layout, ...] | None:
 
 
 def _numpy_name(name: str) -> str | None:
-    """NumPy's name of the type behind ONNX Runtime's, None where it has none."""
+    """NumPy's name of the type behind ONNX Runtime's, None if it has none."""
     inner = name.removeprefix("tensor(").removesuffix(")")
     return {"float": "float32", "double": "float64"}.get(inner, inner if inner in _NUMPY_TYPES else None)
 

@@ -68,7 +68,7 @@ _TOLD_NOTHING = ("Expand", "Reduce", "Reshape", "Resize")
 """Beginnings of operators that do the right thing where an input after the first has no elements."""
 
 _TELEMETRY = "openvino_telemetry"
-"""The package with which OpenVINO reports on its use. Where it cannot be imported, a stub of OpenVINO's own takes its place."""
+"""The package with which OpenVINO reports on its use. If it cannot be imported, a stub of OpenVINO's own takes its place."""
 _ALLOWED = "COLLAGE_OPENVINO_TELEMETRY"
 """An environment variable: with the value 1, OpenVINO may report."""
 

@@ -18,7 +18,7 @@ _KEPT = 4
 
 
 def layouts_of(dtypes: Sequence[str | None], shapes: Sequence[Sequence[object]]) -> tuple[Layout, ...] | None:
-    """Layouts of outputs, or None where one is not known before a call, or has no elements to write."""
+    """Layouts of outputs, or None if one is not known before a call, or has no elements to write."""
     layouts = []
     for dtype, shape in zip(dtypes, shapes, strict=True):
         axes = tuple(axis for axis in shape if isinstance(axis, int) and axis > 0)

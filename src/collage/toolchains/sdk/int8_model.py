@@ -86,7 +86,7 @@ def scale_and_zero_point(covered: Range) -> tuple[Tensor, Tensor]:
 
 
 def weight_scales(weight: Tensor, axis: int, bits: int) -> Tensor:
-    """Return the scale of each channel of weights; 1 where the whole channel is too small for any other.
+    """Return the scale of each channel of weights; 1 if the whole channel is too small for any other.
 
     Args:
         weight: The weights.

@@ -2,7 +2,7 @@
 
 Linux often wakes a sleeping helper on the processor of the thread that called it, above all in virtual machines, and moves
 it away only milliseconds later. Kernels that take less than that then run on one processor, slower than without helpers.
-A model that one runtime runs alone settles after a while. Where kernels of several runtimes take turns it does not: with
+A model that one runtime runs alone settles after a while. If kernels of several runtimes take turns it does not: with
 two processors, convolutions of half a millisecond took 1.2 to 1.6 times as long, and up to four times just after another
 runtime's. So helpers are kept off the processor that their caller is on. The caller itself may run where it could before.
 """
@@ -115,7 +115,7 @@ def own_threads() -> set[int]:
 
 
 def _computed_ns(thread: int) -> int:
-    """For how long processors have worked for a thread; 0 where that is not told."""
+    """For how long processors have worked for a thread; 0 if that is not told."""
     told = _read(thread, "schedstat").split()
     return int(told[0]) if told and told[0].isdecimal() else 0
 
@@ -130,7 +130,7 @@ def _read(thread: int, what: str) -> str:
 
 @functools.cache
 def _current_processor() -> Callable[[], int]:
-    """The C library's function that tells the processor of the calling thread; one that tells nothing where there is none."""
+    """The C library's function that tells the processor of the calling thread; one that tells nothing if there is none."""
     try:
         found: Callable[[], int] = ctypes.PyDLL(None).sched_getcpu
     except (OSError, AttributeError, TypeError):  # Windows has no library without a name.

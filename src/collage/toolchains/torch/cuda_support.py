@@ -168,7 +168,7 @@ def torch_cuda() -> str | Absence:
 
 
 def package_version(name: str) -> str | None:
-    """Version of an installed distribution, None where there is none."""
+    """Version of an installed distribution, None if there is none."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -209,7 +209,7 @@ def _runs() -> Mapping[str, str]:
 
 
 def ran_on(stem: str) -> str | None:
-    """The device on which the contract tests of a target last passed; None where they never ran on one.
+    """The device on which the contract tests of a target last passed; None if they never ran on one.
 
     ``make gpu`` writes the file, which is then committed by hand.
     """

@@ -67,7 +67,7 @@ def check_by_running(program: Program, kernel: ir.Model) -> None:
 
     Symbolic sizes are 2, or 24 where the kernel takes no such small ones.
 
-    Only a run shows if torch has a kernel for a type or a mode. Where shapes are computed
+    Only a run shows if torch has a kernel for a type or a mode. If shapes are computed
     from an input's values, made-up values tell nothing.
 
     Raises:

@@ -182,7 +182,7 @@ def _same_heads(q: ir.Value, transposed_k: ir.Value, v: ir.Value) -> bool:
 
 
 def _dims(value: ir.Value) -> list[int | str | None]:
-    """Sizes, or the names of those that vary, or None where neither is known."""
+    """Sizes, or the names of those that vary, or None if neither is known."""
     return [size if isinstance(size, int) else size.value for size in value.shape or ()]
 
 

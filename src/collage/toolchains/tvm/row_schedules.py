@@ -26,7 +26,7 @@ class Rows:
     """Computes all that a function makes of a row at once, with as many partial results as a vector has lanes."""
 
     def apply(self, func: tirx.PrimFunc, target: Any, tunable: bool) -> s_tir.Schedule | None:
-        """A schedule of ``func``, or None where the rule is not meant for it."""
+        """A schedule of ``func``, or None if the rule is not meant for it."""
         sch = s_tir.Schedule(func)
         blocks = normalize_prim_func(sch)
         if blocks is None or any(block.is_injective() and sch.get(block.block_rv).init is not None for block in blocks):
@@ -105,7 +105,7 @@ def _rows(sch: s_tir.Schedule, blocks: Sequence[SBlockInfo], reduction: SBlockIn
 
 
 def _loop_of_rows(sch: s_tir.Schedule, last: SBlockInfo, rows: Sequence[Any], work: int | None) -> Any:
-    """The loop of the last block that goes through the rows, which threads share; None where there is none.
+    """The loop of the last block that goes through the rows, which threads share; None if there is none.
 
     A loop over members of groups is split. If no block begins with axes of all, everything is one row.
     """
@@ -126,7 +126,7 @@ def _loop_of_rows(sch: s_tir.Schedule, last: SBlockInfo, rows: Sequence[Any], wo
 
 
 def _in_parts(sch: s_tir.Schedule, block: SBlockInfo) -> Any:
-    """Has a reduction make as many results as a vector has lanes first; the block that does, or None where none fits."""
+    """Has a reduction make as many results as a vector has lanes first; the block that does, or None if none fits."""
     *_, last = sch.get_loops(block.block_rv)
     width = divisor(extent(sch, last), _WIDTHS) if block.iters[-1].kind == "R" else None
     if width is None:

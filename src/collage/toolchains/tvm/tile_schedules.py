@@ -58,7 +58,7 @@ class RegisterTiles:
     """Tiles the one reduction of a function, or vectorises its element-wise loops; threads share the tiles."""
 
     def apply(self, func: tirx.PrimFunc, target: Any, tunable: bool) -> s_tir.Schedule | None:
-        """A schedule of ``func``, or None where the rule is not meant for it."""
+        """A schedule of ``func``, or None if the rule is not meant for it."""
         return _schedule(s_tir.Schedule(func), 0)
 
 
@@ -70,7 +70,7 @@ class Reductions:
     """
 
     def apply(self, func: tirx.PrimFunc, target: Any, tunable: bool) -> s_tir.Schedule | None:
-        """A schedule of ``func``, or None where the rule is not meant for it."""
+        """A schedule of ``func``, or None if the rule is not meant for it."""
         sch = dlight.cpu.Reduction().apply(func, target, tunable)
         return None if sch is None or _computes_anything_between(sch) else sch
 
@@ -79,7 +79,7 @@ def tiled_otherwise(module: tvm.IRModule) -> list[s_tir.Schedule]:
     """The function ``main`` of a module with every tiling that fits it, the rule's own choice first.
 
     Tuning measures these: which tile suits a processor's registers, and which order of tiles its caches, is a guess
-    otherwise. Empty where there is no reduction to tile.
+    otherwise. Empty if there is no reduction to tile.
     """
     found = list[s_tir.Schedule]()
     while (sch := Cautious(_Tiling(len(found))).apply(module, None, True)) is not None:

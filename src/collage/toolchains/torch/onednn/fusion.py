@@ -1,7 +1,7 @@
 """Groups of operators that are one call: convolutions and products with what follows them, attention, norms, and LSTMs.
 
 Weights are packed once, into the blocked layout that oneDNN chooses for the shapes at hand; activations run in
-channels-last layout, in which oneDNN needs no reorder between two convolutions. Where a kernel is little more than its
+channels-last layout, in which oneDNN needs no reorder between two convolutions. If a kernel is little more than its
 borders, whose tensors are row-major, convolutions take these as they are.
 """
 

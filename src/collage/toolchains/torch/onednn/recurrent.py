@@ -21,12 +21,12 @@ _LSTM = 2
 
 
 def lstm(node: ir.Node, call: Call, sizes: Sequence[int] | None) -> Fused | None:
-    """An LSTM with constant weights; None where they vary, or torch's layers have no like of it.
+    """An LSTM with constant weights; None if they vary, or torch's layers have no like of it.
 
     Args:
         node: The node.
         call: Its attributes.
-        sizes: Of its input ``[steps, batch, size]``, None where they vary: weights are packed for them.
+        sizes: Of its input ``[steps, batch, size]``, None if they vary: weights are packed for them.
     """
     x, w, r, b, lengths, h, c, peepholes = [*node.inputs, *[None] * 8][:8]
     try:
