@@ -42,7 +42,7 @@ __all__ = ["OURS", "Track", "artefact_on", "bench", "open_track", "opened", "rac
 
 OURS = "collage"
 _LEGS = 3
-"""Processes of each contestant, one after the other: the interval tells how much chance there is in where one happens to lie."""
+"""Processes of each contestant, one after the other: the interval shows how much depends on the place of a process in memory."""
 
 
 def bench(

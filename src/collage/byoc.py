@@ -217,7 +217,7 @@ def _mark(sub_graph: SubGraph, key: str, value: str) -> None:
 
 
 def _marked_kernels(graph: DataflowGraph) -> list[CandidateKernel]:
-    """Marked operators as kernels: those of one region together, else those of one label, else each by itself."""
+    """Marked operators as kernels: one kernel per region, else one per label, else one per operator."""
     groups: dict[tuple[str, ...], int] = {}
     for i, node in enumerate(graph.nodes):
         marks = node.metadata_props

@@ -219,7 +219,7 @@ class Target:
 
     @property
     def title(self) -> str:
-        """The printed form, and the name of the fusion rule if it has one: what tells it apart on a menu."""
+        """The printed form, with the name of the fusion rule if it has one. It is unique on a menu."""
         if self.fusion_spec is None:
             return str(self)
         return f"{self} (rule {getattr(self.fusion_spec, 'name', type(self.fusion_spec).__name__)})"

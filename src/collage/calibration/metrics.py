@@ -103,7 +103,8 @@ class Metric(Protocol):
         Args:
             drops: One for each sample.
             limit: Decides if there are too few samples.
-            count: Return the interval of a mean or a share that is to be expected of so many samples like these. 0 is of these.
+            count: Return the expected confidence interval of a mean or a share over ``count`` samples like these. 0 is
+                of these.
                 Of an error the bound is that of these, which fewer samples make wider.
         """
         ...

@@ -46,7 +46,7 @@ _BROKEN = zipfile.BadZipFile, zlib.error, lzma.LZMAError
 
 
 def put_values(folder: Path, values: Mapping[str, Any]) -> ValueStore:
-    """Return a store that holds these values, and nothing of what the folder held before."""
+    """Return a store that holds only these values. Earlier files of the folder are removed."""
     (folder / "values.json").unlink(missing_ok=True)
     store = ValueStore(folder)
     for name, value in values.items():

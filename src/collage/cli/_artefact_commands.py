@@ -40,7 +40,7 @@ BENCH_HELP = """Time an artefact against every single toolchain, interleaved.
 
 COMPARE_HELP = """Race two artefacts of one model, in turns, and show what changed.
 
-    Exit code 6 tells that B is slower than --fail-below allows, beyond doubt, or does not run rightly. Examples:
+    Exit code 6 means that B is slower than --fail-below allows, beyond doubt, or does not run rightly. Examples:
 
       collage compare old.collage new.collage
 

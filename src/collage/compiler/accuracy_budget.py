@@ -27,7 +27,7 @@ _STEPS = 8
 _RAISE = 8.0
 _CHECK_S = 300.0
 _SLOWER = 1.15
-"""A reduced plan that is expected to take so many times as long as another one is not judged."""
+"""A reduced plan is not judged if it is expected to take this many times as long as another one."""
 
 
 def within_budget(

@@ -188,7 +188,7 @@ def _tune(
 def _introduced(
     problem: Problem, costs: CostTable, alike: Sequence[CandidateKernel], text: str
 ) -> list[CandidateKernel]:
-    """Equal kernels as candidates with tuned code, of which the search may be told."""
+    """Equal kernels as candidates with tuned code, which the search may use."""
     target = _tuned_target(problem, alike[0].target)
     costs.introduce_variant(target, alike[0].target)
     problem.kernels.annotate(alike[0].sub_graph, target, {TUNED: text})

@@ -1,6 +1,6 @@
 """Bodies of If, Loop and Scan as graphs of their own: each is searched as a model is, on what the reference run gave it.
 
-What comes of it are candidates for single nodes, which are measured as all others are, on the whole operator.
+The results are candidates for single nodes. They are measured as all others are, on the whole operator.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def body_candidates(
 def estimated_bodies(
     survey: Survey, session: MeasureSession, database: Database, find_plan: FindPlan
 ) -> list[tuple[CandidateKernel, Cost]]:
-    """Return the same where an estimator tells costs: each candidate with what its bodies cost, times how often they ran.
+    """Return the same candidates with estimated costs: the cost of each body times the number of its runs, summed.
 
     Args:
         survey: The known facts about the model; nothing was timed.
@@ -111,7 +111,7 @@ def _searched(
 
 
 def _is_worth_it(survey: Survey, index: int) -> bool:
-    """Return True unless the fastest target that runs all of the model, and tells where its time goes, says otherwise."""
+    """Return False if the profile of the fastest target that runs the whole model shows that bodies take little time."""
     times = [(_node_s(survey, target, index), found.whole.time) for target, found in survey.baselines.items()]
     known = [
         (time.median_s, node_s / time.median_s) for node_s, time in times if node_s is not None and time is not None
@@ -202,7 +202,7 @@ class _BodySearch:
     def _plans(
         self, number: int, graph: DataflowGraph, count: int, folder: Path
     ) -> list[tuple[tuple[BodyKernel, ...], Cost]]:
-        """Return the best plan of a body, and its fastest single if that is another one, with costs of so many runs."""
+        """Return the best plan of a body, and its fastest single target if that differs, with the cost of all its runs."""
         problem, node = self.survey.problem, self._node
         model = body_model(graph, node, f"body_{number}_of_{self.index}")
         stores = {name: ValueStore(folder / f"{number}_{_NUMBERS[name]}") for name in _OCCASIONS}

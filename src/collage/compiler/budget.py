@@ -18,13 +18,13 @@ _SEARCH_S = 35.0
 _MOST_KERNELS = 80
 _LEAST_KERNELS = 14
 _SHARE_OF_KERNELS = 1 / 9
-"""So many of all keys the search may ask for, but at least the least and at most the most. A search that wants more on a small
-model is after differences that a restless machine makes up; on a calm one it ends by itself before that.
+"""Share of distinct kernels that a search may measure, between ``_LEAST_KERNELS`` and ``_MOST_KERNELS``. On a small model
+further measurements resolve only noise. On a calm machine the search ends before this limit.
 """
 
 
 class SearchBudget:
-    """Of all searches of one compilation together.
+    """The limits on time and measurements of all searches of one compilation.
 
     Args:
         options: The options of the user.

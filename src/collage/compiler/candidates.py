@@ -48,7 +48,7 @@ def host_spec(takes: Callable[[ir.Node], bool] | None = None) -> FusionSpec:
 def collect(
     problem: Problem, specs: Sequence[FusionSpec], report: FusionReport, *, host_takes_all: bool = False
 ) -> CandidateKernelIndex:
-    """Phase 2: the rules propose candidates; the host takes views, and what no other target takes.
+    """Collect candidates (phase 2): the rules propose them; the host takes views, and operators that no other target takes.
 
     Args:
         problem: The model and the menu.

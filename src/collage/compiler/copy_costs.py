@@ -67,7 +67,7 @@ def measure_copy_cost(src: Cores, dst: Cores, database: Database, remeasure: boo
         src: The cores that write it.
         dst: The cores that read it; empty for any.
         database: The database that holds facts.
-        remeasure: Measure anew what is known.
+        remeasure: Measure again even if the costs are known.
     """
     name = {"fact": "hand-over-1", "machine": this_machine().fingerprint, "src": list(src), "dst": list(dst)}
     known = None if remeasure else database.local_fact(**name)

@@ -34,7 +34,7 @@ _BATCH_SIZE = 16
 _ONE_AND_THE_HOST = 2
 _TWO_PARTS = 2
 _PROBED_SHARE = 0.5
-"""The share of the kernels of a budget that tell where the time goes on targets without a profile. The search has the rest."""
+"""Share of a budget of kernels that is spent on per-operator times of targets without a profiler. The search has the rest."""
 _LEAST_SHARE = 0.1
 """The least share of a kernel's time that is left when the cost of the call is taken off."""
 
@@ -117,7 +117,7 @@ class CostTable:
                 self._learn(SubGraph(graph, IndexSet(bits)), target, outcome)
 
     def _probe(self, target: Target, op_types: Sequence[str], most: int) -> None:
-        """Find out where the time goes on a toolchain that cannot tell, from at most so many kernels."""
+        """Estimate the time of each operator on a target without a profiler, from at most this many kernels."""
         found = self._survey.baselines[target]
         taken = [i for bits in found.ranges for i in IndexSet(bits)]
         weights = self._expectation.weights(taken)
@@ -182,7 +182,7 @@ class CostTable:
         return [candidate for twins in self._twins.values() for candidate in twins]
 
     def introduce(self, candidates: Iterable[CandidateKernel]) -> None:
-        """Note which candidates have equal keys: a measurement of one, also an earlier one, tells of all."""
+        """Note which candidates have equal keys: a measurement of one, also an earlier one, is valid for all."""
         for candidate in candidates:
             key = self._problem.key_of(candidate.sub_graph, candidate.target)
             self._twins.setdefault(key, []).append(candidate)
@@ -196,7 +196,7 @@ class CostTable:
         self._expectation.introduce(target, of)
 
     def measure(self, candidates: Sequence[CandidateKernel]) -> list[Cost]:
-        """Build and measure candidates, and learn from what comes of it."""
+        """Build and measure candidates, and teach the cost model the results."""
         kernels = [self._problem.kernel_of(c.sub_graph, c.target) for c in candidates]
         outcomes = self._estimator.measure(kernels, self.best_single_s)
         for candidate, outcome in zip(candidates, outcomes, strict=True):
@@ -216,7 +216,7 @@ class CostTable:
         return self._estimator.job(model, target or own)
 
     def outcome_of(self, kernel: HasTarget) -> Outcome | None:
-        """Return what came of measuring this kernel, or one of equal key, in this compilation."""
+        """Return the outcome of measuring this kernel, or one of equal key, in this compilation."""
         return self._outcomes.get(self._problem.key_of(kernel.sub_graph, kernel.target))
 
     def measured_cost(self, candidate: HasTarget) -> Cost:

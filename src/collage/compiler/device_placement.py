@@ -300,7 +300,7 @@ class DevicePlacement:
         )
 
     def _offered(self, name: str, device: SEScope) -> Sequence[SEScope]:
-        """Return the scopes of a node on a device, of which any will do: one, unless ``AnnotateSEScopes`` found several."""
+        """Return the scopes that a node may have on a device: one, unless ``AnnotateSEScopes`` found several."""
         candidates = [scope for scope in self._candidates.get(name, ()) if scope.device == device]
         return candidates or [self._on(name, device)]
 
@@ -379,7 +379,7 @@ def prepare_and_plan_devices(
         if annotation.name in named and not annotation.is_constant:
             raise ConfigError(f"{annotation} while the model was prepared; annotate an operator beside it")
     placement = DevicePlacement(prepared, requests, [str(annotation) for annotation in lost])
-    # A copy is planned anew between the kernels that come of it; here its place is what counts.
+    # A copy is planned again between the kernels that come of it; here its place is what counts.
     copies_to_identities(prepared)
     return prepared, placement
 
@@ -387,7 +387,7 @@ def prepare_and_plan_devices(
 def lay_out(
     model: ir.Model, records: Sequence[KernelRecord], placement: DevicePlacement
 ) -> tuple[ir.Model, list[KernelRecord], DeviceLayout]:
-    """Plans again what was partitioned, now that kernels say where they run, and tells the runtime what came of it.
+    """Plan the devices of the partitioned model again, now that kernels have devices, and return the layout for the runtime.
 
     Args:
         model: The partitioned model, whose kernels have a ``result_se_scope``.

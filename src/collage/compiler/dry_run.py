@@ -139,7 +139,7 @@ def _as_json(
 
 
 def _seconds(problem: Problem, usable: int, kernels: int) -> tuple[float, float]:
-    """Return a low and a high estimate of the time of a compilation of which nothing is known yet."""
+    """Return a low and a high estimate of the time of a compilation for which no timing is known yet."""
     options, plan = problem.options, problem.comparison_plan
     size = max(1.0, len(problem.graph) / _LARGE)
     low_s, high_s = (kernels * each_s for each_s in _KERNEL_S)

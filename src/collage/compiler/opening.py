@@ -144,7 +144,7 @@ def measure_session(
 
 
 def _told_path(source: Any) -> str:
-    """Return a model's path as an artefact may tell it: nothing of the folders of this machine; empty if it has none."""
+    """Return a model's path for an artefact, without the folders of this machine; empty if the model has no path."""
     if not isinstance(source, str | Path):
         return ""
     path = Path(source)

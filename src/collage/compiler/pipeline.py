@@ -9,7 +9,7 @@
 
 and then the best partitionings are compared, end to end, with every toolchain alone. ``compiler/opening.py`` reads and surveys
 the model. Phases 1 and 2 are ``compiler/candidates.py``, phase 3 is ``compiler/partition_search.py``, phase 4
-``compiler/plans.py``, the comparison ``compiler/final_comparison.py``. What came of it is kept by ``compiler/result_store.py``.
+``compiler/plans.py``, the comparison ``compiler/final_comparison.py``. ``compiler/result_store.py`` keeps the result.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def _error(
 def _hopeful(
     plans: Sequence[tuple[Plan, tuple[float, float, float], float]],
 ) -> list[tuple[Plan, tuple[float, float, float]]]:
-    """Return the plans of which no other one has less error in clearly less predicted time; the fastest come first."""
+    """Return the plans that are not dominated: no other plan has less error in clearly less predicted time. Fastest first."""
     kept = [
         (seconds, plan, error)
         for plan, error, seconds in plans

@@ -1,7 +1,8 @@
 """Sensitivity: which nodes hurt most if they are quantised, found out with a bounded number of runs.
 
-Nodes are taken together in **units**: a convolution or matrix product, and what follows it. At first each of a dozen groups of
-units is quantised by itself, in a copy of the model that rounds values to 8 bits and computes in float32. Then the units of
+Nodes are taken together in **units**: a convolution or matrix product, and what follows it. At first each of a dozen
+groups of units is quantised alone, in a copy of the model that rounds values to 8 bits and computes in float32. Then
+the units of
 the worst groups are looked at one by one. The most sensitive ones stay in float32 in **variants** of the 8-bit targets, as few
 as keep the limits on choosing samples.
 """
@@ -65,7 +66,7 @@ _ENOUGH = 0.7
 
 
 def keep_unbounded_in_float(precision: Precision, problem: Problem) -> None:
-    """Have 8-bit kernels compute in float32 whatever touches values without bounds, such as masks of minus infinity."""
+    """Have 8-bit kernels compute operators in float32 if they touch unbounded values, such as masks of minus infinity."""
     ranges = precision.ranges
     if ranges is None:
         return

@@ -140,7 +140,7 @@ class Precision:
         return known[key]
 
     def verdict_of(self, worker: Worker, *, chooses: bool = False) -> Verdict:
-        """Return how whatever a worker runs does on samples."""
+        """Return the scores of the executable in a worker on samples."""
         indices = self.split.choose if chooses else self.split.judge
         drops = self.judge.drops(worker, indices)
         most = {limit.metric.name: limit.most for limit in self.limits}

@@ -1,4 +1,4 @@
-"""Ends without an artefact: a model that cannot be run, and a menu of which nothing runs any of it."""
+"""Compilations without an artefact: the model cannot be run, or no target of the menu runs any part of it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check_reference(survey: Survey, session: MeasureSession) -> None:
     """Refuse a model that could not be run for reference.
 
     Raises:
-        ModelError: Its own runtime cannot run it either, or shapes do not fit whatever it is given.
+        ModelError: The original runtime cannot run it either, or shapes do not fit for any input.
         NothingCanRun: It has operators that nothing here knows, or its process ended.
     """
     if survey.reference.failure is None or not len(survey.problem.graph):
@@ -136,7 +136,7 @@ def with_named_targets(survey: Survey, plans: Sequence[Plan]) -> list[Plan]:
 
 
 def check_chosen(survey: Survey, session: MeasureSession, finals: FinalComparison) -> None:
-    """Refuse a plan of which no target of the menu runs any operator; views are the host's in any plan.
+    """Refuse a plan if no target of the menu runs any operator in it. Views are the host's in every plan.
 
     Raises:
         NothingCanRun: It is such a plan, and that is not allowed.

@@ -66,7 +66,7 @@ class SearchSummary:
         candidates: Number of candidates.
         keys: Number of distinct kernels among them.
         states: Covered sets settled.
-        rounds: Times that the best path was searched anew.
+        rounds: Times that the best path was searched again.
         caps: Limits that were hit.
         optimal: True if no cover by the candidates can cost less.
         gap: Share of its cost that a better cover could save at most.
@@ -414,6 +414,6 @@ def _shapes(problem: Problem, values: ValueStore) -> list[list[int]]:
 
 
 def _digest_of(candidates: Iterable[CandidateKernel]) -> str:
-    """Return a digest of what is proposed: it tells two fusion rules apart if they propose other kernels."""
+    """Return a digest of the proposed kernels. It differs for two fusion rules that propose different kernels."""
     rows = sorted(f"{c.target.title} {c.bits:x} {c.sub_graph.nested}" for c in candidates)
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()

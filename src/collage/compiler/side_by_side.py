@@ -1,8 +1,8 @@
 """Branches side by side: a plan whose independent parts run at the same time, each on one thread.
 
 Many threads make some kernels no faster: recurrent layers, small operators in a row. If a model has parts of such that do
-not wait for each other, each part has a core to itself. The cheapest plan, and the cheapest single target besides, are split
-along the branches. Of each part the cheaper split is taken, and what comes of it is compared end to end as any other plan.
+not wait for each other, each part has a core to itself. The cheapest plan and the cheapest single target are both split
+along the branches. For each part the cheaper split is taken. The resulting plan is compared end to end as any other plan.
 A model without branches costs nothing here, and one with them a measurement or two for each kernel of a branch.
 """
 

@@ -266,7 +266,7 @@ class _Collector:
         return rows
 
     def _price_chosen(self, plan: Plan, predicted: float, totals: Mapping[_Key, float]) -> None:
-        """Give kernels of the plan the time up to which no other plan of measured kernels is cheaper.
+        """Set for each kernel of the plan the time up to which the plan stays the cheapest of all plans of measured kernels.
 
         Args:
             plan: The plan.

@@ -58,7 +58,7 @@ class Cost:
 
     @classmethod
     def sum(cls, costs: Iterable[Cost]) -> Cost:
-        """Sum of many costs, the seconds correctly rounded whatever their order."""
+        """Sum of many costs. The seconds are correctly rounded, so their order does not matter."""
         parts = tuple(costs)
         return cls(sum(c.unknown_rank for c in parts), math.fsum(c.seconds for c in parts))
 

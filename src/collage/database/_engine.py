@@ -241,7 +241,7 @@ def _make_sqlite_wait(engine: sa.Engine) -> None:
 
 
 def _keep_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Turn the log on. That needs the file alone for a moment, and SQLite does not wait for that by itself."""
+    """Turn the log on. That needs the file alone for a moment, and SQLite does not wait for that on its own."""
     deadline = time.monotonic() + _BUSY_S
     while True:
         try:

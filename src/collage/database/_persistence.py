@@ -1,4 +1,4 @@
-"""Patience with a server that is away for a moment, as while it starts anew."""
+"""Retries for a database server that does not answer for a moment, for example while it restarts."""
 
 from __future__ import annotations
 

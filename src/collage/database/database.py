@@ -65,7 +65,7 @@ def default_url() -> str:
 
 @functools.cache
 def this_origin() -> str:
-    """Return the mark of rows that are made here: the host's name, and a digest that tells namesakes apart."""
+    """Return the mark of rows that are made here: the host's name, and a digest that separates hosts of equal name."""
     host = platform.node() or "localhost"
     with contextlib.suppress(OSError):
         return f"{host[:64]}-{hashlib.sha256(Path('/etc/machine-id').read_bytes() + host.encode()).hexdigest()[:8]}"

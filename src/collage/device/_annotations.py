@@ -77,7 +77,7 @@ def on_device(
         constrain_result: True if readers must read it there too, so that no copy may be inserted.
 
     Raises:
-        ConfigError: There is nothing of that name; near names are suggested.
+        ConfigError: No value or node has that name; the message suggests similar names.
         TargetError: The scope cannot be read.
     """
     text = str(as_scope(scope))

@@ -33,7 +33,7 @@ DST_SE_SCOPE = "dst_se_scope"
 """Metadata key of copies: where it goes."""
 
 PLANNED_COPY = "planned_copy"
-"""Metadata key of copies that ``PlanDevices`` inserted; it removes and inserts them anew."""
+"""Metadata key of copies that ``PlanDevices`` inserted; it removes and inserts them again."""
 
 _IDENTIFIER = (KERNEL_DOMAIN, DEVICE_COPY, "")
 _DOMAIN_VERSION = 1
@@ -80,7 +80,7 @@ def copies_from_identities(model: ir.Model) -> None:
 
 
 def copies_to_identities(model: ir.Model) -> None:
-    """Turn all copies into Identity nodes, in place, for a runtime that plans copies by itself."""
+    """Turn all copies into Identity nodes, in place, for a runtime that plans its own copies."""
     for node in model.graph.all_nodes():
         if is_device_copy(node):
             node.domain, node.op_type = "", "Identity"

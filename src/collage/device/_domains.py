@@ -81,7 +81,7 @@ class Domains:
         """Constrains a place.
 
         Raises:
-            Clash: Its domain is constrained otherwise.
+            Clash: Its domain has another constraint.
         """
         if scope == ANYWHERE:
             return

@@ -41,7 +41,7 @@ class PlanDevices(ModulePass):
 
     Afterwards every node has a planned scope, every read happens where the reader is, and copies are explicit
     ``device_copy`` nodes: one for each value and destination, outside of loops. May run again, for example after
-    kernels were made: what was planned stays and is refined, copies are placed anew. Twice equals once.
+    kernels were made: what was planned stays and is refined, copies are placed again. Twice equals once.
 
     Args:
         devices: Available devices: a configuration, or scopes, targets and device names, preferred ones first. None at

@@ -85,7 +85,7 @@ class NodeExplanation:
         name: Its name.
         index: Its index in the prepared model.
         op_type: Its type.
-        chosen: The kernel that runs it; None if the record does not tell.
+        chosen: The kernel that runs it; None if the record does not hold it.
         candidates: Every candidate that holds it, measured ones first, then by time.
         refusals: By target, the reason why it is not taken at all.
         labels: The operators of each candidate in a few words.

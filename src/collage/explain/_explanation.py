@@ -56,8 +56,8 @@ class Explanation:
         targets: The answers of the targets about the whole model.
         counts: By status, the number of candidates, those that the record has no room for included.
         why_not_measured: One sentence about the candidates that were not measured.
-        notes: Sentences on candidates that were left out before the search, and on what the record does not tell.
-        record: The record that all of it comes from.
+        notes: Sentences about candidates that were left out before the search, and about facts that the record lacks.
+        record: The record that the explanation is made from.
     """
 
     plan: str

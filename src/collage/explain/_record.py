@@ -79,7 +79,8 @@ class ChosenKernel:
         kernel: The candidate that it is.
         launch_us: Cost in µs of the kernel beyond its own time in a chain of kernels; 0 if it runs alone.
         device: The device that it runs on, if devices were planned.
-        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is
+            in none.
     """
 
     name: str
@@ -91,7 +92,7 @@ class ChosenKernel:
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """A border between two kernels of the returned plan, of which one reads what the other makes.
+    """A border between two kernels of the returned plan: the second reads values of the first.
 
     Attributes:
         before: Name of the kernel that makes the values.
@@ -158,7 +159,7 @@ class TargetAnswer:
         reason: The reason why it is not available, or does not take or rightly compute the whole model.
         build: Build of the toolchain, as timings are filed.
         whole: The status of the whole model on it; None if it was not tried.
-        whole_us: Time of the whole model, measured by itself.
+        whole_us: Time of the whole model on this target alone.
         takes: Operators that it takes, as far as it was asked.
         refuses: Operators that it refuses, by reason.
     """

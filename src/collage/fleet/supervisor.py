@@ -49,7 +49,7 @@ def compile_fleet(
     """Compile each model for each type of machine of a fleet; tasks that are settled stay as they are.
 
     Args:
-        models: ONNX files. Of files of one name, the names of their folders tell one from the other.
+        models: ONNX files. Files of equal name are told apart by the names of their folders.
         fleet: The types of machines.
         folder: Folder of the artefacts, which are called ``MODEL/MACHINE.collage.zip``.
         address: See ``collage.fleet.cluster.join``.

@@ -39,7 +39,7 @@ class Budgets:
         nesting: Depth of control-flow bodies within each other, after functions are expanded.
         weight_bytes: All constants together.
         value_bytes: Any single value whose shape is known, weights included.
-        dense_bytes: Sparse constants together, once they are dense; they are built in memory, whatever the size of the file.
+        dense_bytes: Bytes of all sparse constants as dense arrays. They are built in memory, however small the file is.
         inner_bytes: Constants of control-flow bodies in external files, which are loaded rather than mapped.
         name_bytes: Any single name, of a symbolic dimension too.
         text_bytes: Long strings of a large file: names, documentation, metadata, unknown fields.

@@ -21,7 +21,7 @@ FLOATS: tuple[Floats, ...] = ("normal", "fractions", "above one")
 """Kinds of made-up floating-point inputs, the usual one first: normally distributed, between 0 and 1, between 1 and 2."""
 
 RANKS = (1, 2, 3, 4)
-"""Ranks to try for inputs of which nothing says the rank, and which cannot be scalars."""
+"""Ranks to try for inputs whose rank the model does not state, and which cannot be scalars."""
 
 _LENGTH_OF_ANY_AXIS = 4
 """Length of all axes of an input whose rank is tried."""
@@ -57,8 +57,8 @@ def make_inputs(
 ) -> dict[str, Any]:
     """Make random but plausible inputs, the same for the same seed.
 
-    Floating-point inputs are normally distributed, unless another kind is asked for: there are models that make nothing but
-    NaN of these, such as one that takes an image's logarithm. Integers that reach an index of Gather and its relatives lie
+    Floating-point inputs are normally distributed, unless another kind is asked for: some models return only NaN for
+    these, such as one that takes the logarithm of an image. Integers that reach an index of Gather and its relatives lie
     inside what they index, as long as it is with these dimensions; other integers lie in [0, 8), images of bytes in [0, 256).
     Inputs called a mask are ones. Integers that are used as a shape, as sizes or as lengths of sequences are such as change
     nothing, or ones. Booleans are true. Inputs that have a default

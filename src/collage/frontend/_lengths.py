@@ -112,7 +112,7 @@ def lengths_of(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, int]:
 
 
 def free_dimensions(model: ir.Model, dims: Collection[str], given: Collection[str]) -> dict[str, int]:
-    """Return the dimensions of made-up inputs whose lengths the user may say, with the lengths that they have otherwise.
+    """Return the dimensions of made-up inputs whose lengths the user may give, with their default lengths.
 
     Dimensions without a name are called ``input[axis]``. Expressions of several symbols are left out: they follow.
 

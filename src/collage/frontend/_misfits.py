@@ -21,7 +21,7 @@ _FAILURE = re.compile(r"\(op_type:(?P<op>[^,)]*)(?:, node name: (?P<name>.*?))?\
 
 
 def shape_misfit(model: ir.Model, shapes: Mapping[str, Sequence[int]] = MappingProxyType({})) -> str | None:
-    """Return a sentence on the first node whose inputs do not fit each other, whatever the model is given.
+    """Return a sentence about the first node whose inputs cannot fit each other, for any inputs of the model.
 
     Only inputs and weights count: what a model claims of the shapes in between may be wrong, and runtimes pass over that.
 

@@ -1,7 +1,7 @@
 """Raising old operator sets to one that the whole menu reads.
 
-ONNX's converter does most of it. What it passes on as it is, though it means something else in the newer set, is written
-otherwise here, before or after.
+ONNX's converter does most of it. Operators that it leaves unchanged although their meaning changed are rewritten here,
+before or after.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def _lay(node: ir.Node, ranks: dict[str, int]) -> None:
 
 
 def _ranks(model: ir.Model) -> dict[str, int]:
-    """The ranks of values by name: what is inferred, and what the model says of those of which nothing is."""
+    """The ranks of values by name: inferred ranks, else the ranks that the model states."""
     proto = skeleton(model)
     claimed = _ranks_in(proto.graph)
     for node in all_nodes(proto.graph.node):

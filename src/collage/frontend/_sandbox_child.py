@@ -25,7 +25,7 @@ _COPIES = 8
 """A request is held as bytes, as a message and as a graph, and so is its answer."""
 
 _KEPT_BYTES = 2**27
-"""Above it, memory is given back by starting anew: fragments of it would count against the next request."""
+"""Above it, memory is given back by restarting: fragments of it would count against the next request."""
 
 
 def main(extension: str) -> None:

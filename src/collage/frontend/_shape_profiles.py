@@ -33,7 +33,7 @@ class ShapeProfile:
 
 
 def shape_profiles(lengths: Lengths) -> tuple[ShapeProfile, ...]:
-    """All combinations of the lengths, the most frequent one first; one symbol's length is taken to tell nothing of another's.
+    """All combinations of the lengths, the most frequent one first. Symbols are assumed independent.
 
     Args:
         lengths: ``{"batch": 1, "seq": {32: 3, 512: 1}}`` is three runs at 32 for each at 512; weights need not add up to 1.

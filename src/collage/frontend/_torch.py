@@ -25,7 +25,7 @@ def as_model(
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> ir.Model | None:
-    """Return what PyTorch or its exporters hold as an ONNX model, or None if the source is nothing of PyTorch's.
+    """Return what PyTorch or its exporters hold as an ONNX model, or None if the source is not a PyTorch object.
 
     Args:
         source: A ``torch.nn.Module``, which is exported in evaluation mode, a ``torch.export.ExportedProgram``, or a

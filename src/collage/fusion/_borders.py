@@ -1,8 +1,8 @@
 """Border moves: kernels beside those of the best cover, the border between two of them moved.
 
 The search is optimal among the candidates that it is given, and where these end was decided before anything was
-measured. So of the best cover every two kernels of which one feeds the other are looked at again: the first may take
-over what comes first in the second, or leave it what comes last in itself. What moves is split off along the order of
+measured. So every two neighbouring kernels of the best cover are looked at again: the first may take over the first
+operators of the second, or give it its own last ones. What moves is split off along the order of
 the nodes, at positions where few values are live.
 """
 

@@ -53,7 +53,7 @@ def max_coalesce(
     Args:
         graph: The dataflow graph.
         kernels: Disjoint kernels that do not feed each other in a circle.
-        accepts: Returns True if the toolchain takes a joined kernel; by default whatever is valid.
+        accepts: Returns True if the toolchain takes a joined kernel; by default every valid kernel is accepted.
     """
 
     def joined(members: Sequence[CandidateKernel], union: SubGraph) -> CandidateKernel:

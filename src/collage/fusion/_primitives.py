@@ -44,7 +44,7 @@ class CombinePrimitive(Protocol):
 
 @dataclass(frozen=True)
 class JoinAnythingPrimitive:
-    """Joins any two candidates of which one reads from the other."""
+    """Joins any two candidates if one reads from the other."""
 
     name: str = "join anything"
 
@@ -58,7 +58,7 @@ class JoinAnythingPrimitive:
 
 @dataclass(frozen=True)
 class ByKindPrimitive:
-    """Joins two candidates of which the second reads from the first, if neither kind is too large.
+    """Joins two candidates if the second reads from the first and neither operator kind is too large.
 
     Attributes:
         upstream: The largest kind of the first.

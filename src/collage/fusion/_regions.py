@@ -27,7 +27,7 @@ class RegionFusionRule(FusionRule):
     Attributes:
         predicate: Returns True if the toolchain takes an operator.
         max_cuts: Number of cuts used; 0 is maximal ranges only.
-        cuts: Positions to cut at, whatever crosses them; with these, no others are looked for.
+        cuts: Positions to cut at, however many values cross them. If they are given, no others are looked for.
         max_candidates: Limit of the number of candidates.
         name: Names the rule.
         max_depth: Most operators on a path through a range; 0 for any number.

@@ -58,7 +58,7 @@ class PatternRow(Protocol):
 def classic_fuse_ops(
     max_depth: int = 8, predicate: NodePredicate | None = None, max_candidates: int = _MAX_CANDIDATES
 ) -> FusionRule:
-    """All the fusions of which FuseOps makes the largest: ``OpCallByKind`` combined.
+    """All fusions by operator kind. FuseOps makes only the largest of them: ``OpCallByKind`` combined.
 
     Args:
         max_depth: Largest number of operators on a path, 0 for no limit.

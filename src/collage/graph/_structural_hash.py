@@ -1,4 +1,4 @@
-"""The structural hash: a name for what a kernel computes, whatever its parts are called."""
+"""The structural hash: a digest of a kernel's computation that does not depend on names."""
 
 from __future__ import annotations
 

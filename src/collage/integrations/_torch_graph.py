@@ -172,7 +172,7 @@ class PureGraph:
         return not _varies(fake) or (where is not None and where[1] is not None)
 
     def _sharing(self) -> dict[int, int]:
-        """Return which outputs lie in the memory of an argument, and of which."""
+        """Return the outputs that lie in the memory of an argument, each with the position of that argument."""
         owners: dict[int, int] = {}
         for i, fake in enumerate(self._fakes):
             if isinstance(fake, torch.Tensor):

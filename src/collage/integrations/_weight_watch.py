@@ -42,7 +42,7 @@ class WeightWatch:
         self.pieces = len(pieces)
 
     def changed_now(self) -> list[int]:
-        """Return the numbers of tensors that begin otherwise. All tensors must be where they were."""
+        """Return the indices of the tensors whose first bytes have changed. All tensors must be where they were."""
         return [number for number, place, size, was in self._heads if ctypes.string_at(place, size) != was]
 
     def changed_before(self) -> list[int]:

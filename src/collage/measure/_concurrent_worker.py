@@ -110,7 +110,7 @@ def _runs(
 
 
 def _rate(found: Sequence[tuple[int, float, list[float]]]) -> float:
-    """Return runs per second: the sum over streams, of which each ends with a whole run."""
+    """Return runs per second: the sum over streams. Each stream ends with a whole run."""
     return sum(done / max(seconds, 1e-9) for done, seconds, _ in found)
 
 

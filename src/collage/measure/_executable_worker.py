@@ -198,7 +198,7 @@ class VendorWorker(_Service):
         self._precision = getattr(kernel, "precision", None)
 
     def check(self, tolerance: float) -> dict[str, Any]:
-        """Check as every service does, and tell the type that the kernel computes in, if it says so."""
+        """Check as every service does, and return the type that the kernel computes in, if it states one."""
         return {**super().check(tolerance), "precision": self._precision}
 
 

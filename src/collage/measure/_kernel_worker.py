@@ -75,7 +75,7 @@ class KernelWorker:
             return asdict(availability_for(self._toolchain, Target.parse(target)))
 
     def build(self, kernel: str, target: str, workspace: str, threads: int) -> dict[str, Any]:
-        """Compile a kernel and load it, so that whatever cannot be loaded is found out here.
+        """Compile a kernel and load it, so that a kernel that cannot be loaded fails here.
 
         Args:
             kernel: Name of an ONNX file in the workspace.
@@ -147,7 +147,8 @@ class KernelWorker:
             lengths: The same for inputs of other lengths.
             inputs: Names of the kernel's inputs in the stores, in order.
             expected: Names of its outputs in the stores, in order; those that a store marks as random are not checked.
-            rounding_sensitive: Outputs that follow from decisions of the kernel's own: their unsettled elements are not compared.
+            rounding_sensitive: Outputs that follow from decisions of the kernel's own: their unsettled elements are not
+                compared.
             tolerance: See ``collage.numerics.compare``.
 
         Returns:
@@ -196,7 +197,7 @@ class KernelWorker:
     def profile(
         self, compiled: dict[str, Any], target: str, workspace: str, values: str, inputs: Sequence[str], repeats: int
     ) -> dict[str, float] | None:
-        """Seconds per node name, or None if the toolchain cannot tell."""
+        """Seconds per node name, or None if the toolchain has no profiler."""
         if not isinstance(self._toolchain, Profiler):
             return None
         arrays = _arrays(ValueStore(Path(values)), inputs)

@@ -2,7 +2,7 @@
 
 Before any candidate is looked at, every target is tried on the whole model, or, where it refuses some operators, on the
 largest ranges that it takes. That is needed anyway (nothing that Collage makes may be slower), it answers most questions
-of support with a single build, and profiles of these large kernels tell what smaller ones may cost.
+of support with a single build, and profiles of these large kernels give first estimates of smaller ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Baselines", "TargetBaseline", "maximal_ranges", "measure_baselines"]
 _HOPELESS = 3.0
 """A target this many times slower than the best on the whole model is not measured precisely."""
 _MOST_RANGES = 16
-"""If a target takes a model only in pieces, at most so many of the largest are measured as its greedy partitioning."""
+"""Most pieces to measure of a target that takes a model only in pieces: the largest, as its greedy partitioning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class TargetBaseline:
         support: For each node, by index, if the target takes it, and the reason if it does not.
         ranges: Maximal ranges of nodes that it takes, as bits; a single one where it takes the whole model.
         outcomes: The result of measuring each of them.
-        profile: Seconds per node inside these ranges, where its toolchain can tell.
+        profile: Seconds per node inside these ranges, if its toolchain has a profiler.
         refusal: The reason why it cannot take the whole model, or None.
         refusal_status: Outcome of the attempt on the whole model.
     """

@@ -82,7 +82,7 @@ Lengths = tuple[int | str | None, ...] | None
 
 
 def _carried(graph: DataflowGraph, node: ir.Node) -> list[tuple[ir.Value, ir.Value | None, ir.Value]]:
-    """Return the states of a Loop or a Scan: each in the body, with what it begins as, and what is handed on."""
+    """Return the states of a Loop or a Scan: the body's input, its initial value, and the body's output for the next turn."""
     body = graph.graph
     inputs, outputs = list(body.inputs), list(body.outputs)
     if node.op_type == "Loop":

@@ -34,7 +34,7 @@ class CacheFlusher:
         self._helpers = HelperThreads(thread.native_id for thread in threads if thread.native_id is not None)
 
     def flush(self, size: int) -> None:
-        """Has every processor write to so many bytes of its own; returns when all are done."""
+        """Have every processor write to this many bytes of its own; return when all are done."""
         if size > len(self._memory[0]):
             self._memory = [np.ones(size, np.uint8) for _ in self._memory]
         self._size = size
@@ -62,5 +62,5 @@ class CacheFlusher:
 
 @functools.cache
 def cache_flusher_for(cores: int) -> CacheFlusher:
-    """This process's clutter for so many processors."""
+    """The memory with which this process fills the caches of the given number of processors."""
     return CacheFlusher(cores)

@@ -30,7 +30,7 @@ class CachePressure:
 
     Args:
         model_bytes: Weights of the whole model.
-        values: All values of its reference run, by the time that anything is asked.
+        values: All values of its reference run. It must be complete before the first call.
         cores: Number of processors that kernels run on.
     """
 

@@ -58,7 +58,7 @@ _OTHER_SEED = 3
 _HOLES = 0.3
 _LARGER = 3
 _MOST_BYTES = 512 << 20
-"""Values that may be stored anew for further sets of inputs."""
+"""Most bytes of values that are stored for further sets of inputs."""
 _MOST_PROBING_S = 10.0
 """Seconds after which no further kind of probing inputs is tried."""
 
@@ -69,7 +69,7 @@ class CheckingSets:
 
     Attributes:
         failure: The reason why it cannot be run; None if it can.
-        mismatches: Values that the prepared model computes otherwise than the original. No further set is tried after the
+        mismatches: Values in which the prepared model differs from the original. No further set is tried after the
             first one that shows any.
         mismatched_on: The store with the inputs that showed them.
         probes: Kinds of probing inputs that the model takes.

@@ -82,7 +82,7 @@ class ComparisonPlan:
         block_s: Seconds that one finalist runs before it is the next one's turn.
         abandon_ratio: A finalist this many times slower than the best one does not qualify.
         timeout_s: Seconds that loading, checking or one block may take.
-        one_at_a_time: True if a process lives only while it runs, for models of which several in memory are too much.
+        one_at_a_time: True if a process lives only during its turn, for models too large to keep several in memory.
         ends_at: Value of ``time.monotonic()`` by which the comparison should have ended.
     """
 
@@ -104,7 +104,7 @@ class ComparisonPlan:
 
     @classmethod
     def of_model(cls, weight_bytes: int, free_bytes: int = 0) -> ComparisonPlan:
-        """Return the plan for a model with so many bytes of weights, of which each finalist has copies, and so much memory."""
+        """Return the plan for a model, from the bytes of its weights (each finalist has copies) and the available memory."""
         if weight_bytes < max(_LARGE_BYTES, free_bytes // _COPIES):
             return cls()
         return cls(most_rounds=7, reporting_rounds=7, block_s=0.5, one_at_a_time=True)
@@ -128,7 +128,7 @@ class FinalistResult:
         precision: The type that it says it computes in, if it says so.
         lost: True if it was slower beyond doubt in the choosing phase, and so had no part in the reporting phase.
         p95_s: Ninety-fifth percentile of the latencies in the reporting phase.
-        p99_s: Ninety-ninth percentile, likewise.
+        p99_s: Ninety-ninth percentile, in the same way.
     """
 
     finalist: Finalist
@@ -433,7 +433,7 @@ def _run_block(runner: _Runner, phase: _Phase, plan: ComparisonPlan) -> None:
 
 
 def _leave(runner: _Runner, plan: ComparisonPlan) -> None:
-    """End a runner's turn; if there is one at a time, its next call starts its process anew."""
+    """End a runner's turn; if there is one at a time, its next call starts its process again."""
     if plan.one_at_a_time:
         runner.worker.kill()
 

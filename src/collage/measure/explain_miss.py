@@ -81,7 +81,7 @@ def _likeness(left: Mapping[str, Any], right: Mapping[str, Any]) -> int:
 
 
 def _explanation(database: Database, parts: Mapping[str, Any], *, another: bool = False) -> dict[str, Any]:
-    """As JSON values; ``known`` is the stored timing of this very key, unless another one is asked for."""
+    """As JSON values; ``known`` is the stored timing of this very key, unless the caller passes another one."""
     digest = digest_of(parts)
     found = nearest((row for row in listing(database) if not another or row["digest"] != digest), parts)
     known = found is not None and found["digest"] == digest

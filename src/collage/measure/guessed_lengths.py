@@ -1,4 +1,4 @@
-"""Lengths for dimensions that the user says nothing of, where a model fails at the usual ones.
+"""Lengths for dimensions that the user does not give, if a model fails at the usual ones.
 
 A detector of speech takes windows of a few hundred samples, and its file says ``sequence`` or nothing. So lengths are tried.
 """

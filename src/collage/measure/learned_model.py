@@ -2,8 +2,8 @@
 
 An expectation is learned, not proved: a search that relies on it may miss an optimum, and must not claim one. It comes from
 
-* where the time goes inside kernels that were measured whole, as the toolchain's own profiler tells (the *base* of a node);
-* for toolchains that cannot tell, the best base that any other has for the node, optimistically;
+* where the time goes inside kernels that were measured whole, as the toolchain's own profiler reports (the *base* of a node);
+* for toolchains without a profiler, the best base that any other has for the node, optimistically;
 * how far measurements of this toolchain were off so far, for the operator types in question, and for kernels that
   overlap this one. What was learned nearby counts most, and near is what shares most of the time: of what is cheap, a
   large kernel may lack any number of nodes.
@@ -23,19 +23,20 @@ from collage.graph import iterate_bits
 __all__ = ["LearnedCostModel"]
 
 _OPTIMISM = 0.95
-"""Unmeasured kernels are taken to be this much cheaper than the estimate: a missed win costs more than a measurement."""
+"""Factor on the estimate of unmeasured kernels: a missed win costs more than a measurement."""
 _STRANGER = 0.8
-"""The same where nothing at all is known of the toolchain for these operators."""
+"""The same if nothing is known about the toolchain for these operators."""
 _PRIOR = 0.05
-"""Weight of what operator types say, against one for a measured kernel over the same nodes."""
+"""Weight of the corrections by operator type; a measured kernel over the same nodes has weight 1."""
 _LEAST_S = 1e-9
 """Least base of a node, so that shares are defined where a profile says zero (the node was merged into another)."""
 _PURITY = 4
-"""Power of an operator type's share of a measured kernel with which the kernel tells about it. What a kernel takes too long
-may all be due to its other operators, so one that is mixed half and half must not condemn either half.
+"""A kernel teaches an operator type in proportion to the type's share of it, raised to this power.
+
+The kernel's error may be due to its other operators. So a kernel that is half Conv and half Resize teaches little of either.
 """
 _TYPE_PRIOR = 0.05
-"""Weight of "no correction", against one for a measured kernel that consists of this operator type."""
+"""Weight of "no correction"; a measured kernel that consists of this operator type has weight 1."""
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ class _Known:
         base_s: Seconds of nodes inside larger kernels, as profiled.
         measured: Kernels measured: by their nodes as bits, the logarithm of measured over raw estimate.
         sums_s: Seconds of all nodes before each.
-        type_weight: By operator type, how much the measured kernels tell about it.
+        type_weight: By operator type, the total weight of the measured kernels.
         type_log: By operator type, that weight times the logarithm.
     """
 
@@ -110,7 +111,7 @@ class LearnedCostModel:
         return {i: self._best_base.get(i, 0.0) + _LEAST_S for i in nodes}
 
     def node_s(self, target: Hashable, node: int) -> float:
-        """Return the cost of a node inside larger kernels on a target, or on the fastest if this one's profile does not tell."""
+        """Return the cost of a node inside larger kernels on a target, or on the fastest if this one's profile lacks it."""
         return self._node_s(self._known[target], node)
 
     def learn_measurement(self, target: Hashable, nodes: int, seconds: float) -> None:
@@ -161,7 +162,7 @@ class LearnedCostModel:
         return self._estimates[key]
 
     def _node_s(self, known: _Known, node: int) -> float:
-        """Base of a node, on whatever tells."""
+        """Base of a node on the fastest target that has a profile of it."""
         return known.base_s.get(node, self._best_base.get(node, 0.0)) + _LEAST_S
 
     def _base_s(self, target: Hashable, nodes: int) -> float:

@@ -19,7 +19,7 @@ _WORKER = "original model"
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A value that the prepared model computes otherwise than the original.
+    """A value in which the prepared model differs from the original.
 
     Attributes:
         value: Its name.

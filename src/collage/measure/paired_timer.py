@@ -1,7 +1,7 @@
 """End-to-end times of many executables against one that stays loaded: each runs in turns with it, and is then gone.
 
-A comparison of finalists decides. This only tells which of many are worth it, so it is brief: what is much slower in its first
-turn has no second one. A time is the ratio to the one that stays, which the machine slows down alike.
+A comparison of finalists decides. It only finds which of many covers are worth a long comparison, so it is brief: a
+much slower cover has a single turn. A time is the ratio to the one that stays, which the machine slows down alike.
 """
 
 from __future__ import annotations

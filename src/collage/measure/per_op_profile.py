@@ -1,7 +1,7 @@
 """A profile for toolchains that have none: one operator of each important type is measured alone.
 
-What a type costs on another toolchain is the wrong guide just where toolchains differ, which is where mixing pays. A few
-small kernels tell; and they are candidates themselves, so that nothing is measured for this alone.
+What a type costs on another toolchain is the wrong guide just where toolchains differ, which is where mixing pays. A
+few small kernels give these times. They are candidates themselves, so nothing is measured for this alone.
 """
 
 from __future__ import annotations

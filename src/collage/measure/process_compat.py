@@ -65,7 +65,7 @@ class ProcessCompatibility:
         return self._verdict([owners[name] for name in sorted(owners)])
 
     def can_share(self, targets: Iterable[Target]) -> bool:
-        """Return True if the toolchains of these targets can share a process; tell the user why not."""
+        """Return True if the toolchains of these targets can share a process; report the reason if they cannot."""
         verdict = self.verdict(targets)
         if not verdict.ok:
             self._say(f"not in one process: {verdict.reason}")

@@ -100,7 +100,7 @@ def capture_made_up(
     *,
     seed: int = 0,
 ) -> MadeUp:
-    """Run the model, at all its representative lengths, on inputs that it takes, and of which it makes numbers if it can.
+    """Run the model, at all its representative lengths, on inputs that it takes and that give finite outputs if possible.
 
     Made-up inputs may be invalid for a model (an index out of range, an axis given twice), or nothing that it was meant for
     (a logarithm's below zero), so several are tried.
@@ -289,7 +289,7 @@ def capture_reference(
     *,
     exempt: bool = False,
 ) -> None:
-    """Run the model on the host, unoptimised, and store all inputs and values, and which elements hang on rounding.
+    """Run the model on the host, unoptimised, and store all inputs and values, and the elements that depend on rounding.
 
     Args:
         model: A prepared model.

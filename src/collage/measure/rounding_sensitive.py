@@ -42,7 +42,8 @@ def capture_rounding_sensitive(
         model: The model that was run.
         measure_session: Runs it once more, if any decision is close. If that fails, everything is compared.
         values: All values of the run.
-        exempt: Leave out all that follows from decisions most of which are close, as where probing inputs are all equal.
+        exempt: Leave out all values that follow from decisions if most of these are close, as on probing inputs that
+            are all equal.
             Else that is compared as if they were not.
     """
 
@@ -89,7 +90,7 @@ def capture_rounding_sensitive(
 
 
 def _with_turns(model: ir.Model, decisions: Sequence[Decision], feeds: ValueStore) -> ir.Model:
-    """A copy whose close decisions fall otherwise, and whose outputs are all values that follow from them.
+    """A copy whose close decisions are reversed. Its outputs are all values that follow from them.
 
     Args:
         model: The model.

@@ -268,7 +268,7 @@ class MeasureSession:
         """Return the parts of a kernel that can be tuned, by name.
 
         Raises:
-            ToolchainError: The toolchain cannot tell.
+            ToolchainError: The toolchain has no profiler.
         """
         file, workspace = self._builds.write(kernel), str(self.workspace)
         with build_lock():
@@ -302,7 +302,7 @@ class MeasureSession:
         return found
 
     def profile(self, kernel: ir.Model, target: Target, inputs: Sequence[str], repeats: int = 3) -> Mapping[str, float]:
-        """Seconds per node name inside a kernel; empty if the toolchain cannot tell, or fails to."""
+        """Seconds per node name inside a kernel; empty if the toolchain has no profiler, or if it fails."""
         try:
             made = self._builds.compiled(kernel, target)
             with measurement_lock():

@@ -69,12 +69,12 @@ class TuningForecast:
 
 
 def effort_s(untuned: Outcome) -> float:
-    """Seconds that one trial on a kernel is made of: it is built, and run a few times."""
+    """Seconds of one trial on a kernel: a build and a few runs."""
     return untuned.build_s + (_RUNS * untuned.time.median_s if untuned.time is not None else 0.0)
 
 
 class TuningRecords:
-    """Tunes kernels, and remembers what came of it.
+    """Tunes kernels, and keeps the records.
 
     Args:
         measure_session: Whose workers tune.

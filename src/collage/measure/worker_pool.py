@@ -1,4 +1,4 @@
-"""The crew of a session: one worker process for each toolchain, any of which may die without taking anything along."""
+"""The worker pool of a session: one worker process for each toolchain. The death of one has no effect on the others."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class WorkerPool:
         return self._workers
 
     def availability(self, target: Target) -> Availability:
-        """Return the availability of a target, as its toolchain states it in a process of its own, whatever the options."""
+        """Return the availability of a target regardless of options, as its toolchain states it in its own process."""
         name = target.build_name
         if name not in self._available:
             try:

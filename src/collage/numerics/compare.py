@@ -16,8 +16,8 @@ other integers, bool      0          exact
 strings                   0          exact
 ========================  =========  ==============================================
 
-Elements that hang on rounding, as the index of the larger of two numbers that are closer together than that, are not
-compared (``collage.measure.rounding_sensitive``).
+Elements that depend on rounding are not compared, such as the index of the larger of two nearly equal numbers
+(``collage.measure.rounding_sensitive``).
 
 A kernel that computes in a coarser type inside is judged by that type; one that quantises inside by 5e-2. If toolchains
 add products of bytes in 16 bits and saturate, as on x86 processors without VNNI, they are off by several steps, which is what
@@ -89,7 +89,7 @@ def tolerance_of(dtype_names: Iterable[str], quantised: bool = False, saturating
     Args:
         dtype_names: These types.
         quantised: True if it quantises inside.
-        saturating: True if sums of products of bytes saturate meanwhile.
+        saturating: True if sums of products of bytes may saturate.
     """
     inside = SATURATING_TOLERANCE if saturating else QUANTISED_TOLERANCE
     found = [_FLOAT_TOLERANCE.get(n, _SMALL_FLOAT_TOLERANCE) for n in dtype_names if "float" in n or "complex" in n]
@@ -108,7 +108,7 @@ def compare(actual: Any, expected: Any, tolerance: float, rounding_sensitive: An
         actual: The computed output.
         expected: The reference output.
         tolerance: See the table above; it counts for floats.
-        rounding_sensitive: Elements that are not compared, bool of the expected shape: they hang on rounding, see
+        rounding_sensitive: Elements that are not compared, bool of the expected shape: they depend on rounding, see
             ``collage.measure.rounding_sensitive``.
     """
     if isinstance(expected, (list, tuple)):

@@ -1,7 +1,7 @@
-"""Decisions of rounding: operators that compare computed numbers, of which two right kernels may make different things.
+"""Decisions of rounding: operators that compare computed numbers, whose results may differ between two right kernels.
 
-A tolerance says how far numbers may be from the reference. It says nothing of what is decided by comparing them: where two
-scores lie closer together than the tolerance, ArgMax may return either, and so may whatever follows from it.
+A tolerance says how far numbers may be from the reference. It does not cover decisions between them. If two scores are
+closer than the tolerance, ArgMax may return either, and later values follow from its choice.
 Decisions are taken by ArgMax, ArgMin, TopK, the comparisons and the operators that round, of the main graph, on
 numbers that were computed: between numbers that a kernel is given, or only moves, rounding decides nothing.
 """

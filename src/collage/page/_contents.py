@@ -1,4 +1,4 @@
-"""The contents of a page: all that an artefact tells of a compilation, read without running anything of it."""
+"""The contents of a page: all facts about a compilation that an artefact holds, read without running its code."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class PageContents:
 
 
 def read_contents(folder: Path, name: str, notes: Sequence[str] = ()) -> PageContents:
-    """Verify an artefact's folder and read what it tells.
+    """Verify an artefact's folder and read its facts.
 
     Args:
         folder: The folder.

@@ -49,7 +49,7 @@ def numerics_section(contents: PageContents) -> Markup:
 
 
 def _precision(section: Mapping[str, Any]) -> Markup:
-    """Return what the report tells of reduced precision. The form of this section is free, so only texts are taken."""
+    """Return the report's facts about reduced precision. The form of this section is free, so only texts are taken."""
     told = section.get("summary")
     lines = [told] if isinstance(told, str) else [each for each in told or () if isinstance(each, str)]
     rows = []

@@ -76,7 +76,7 @@ def lay_out(count: int, wires: Sequence[tuple[int, int]], size: Size) -> Layout:
 
     Args:
         count: Number of items. They are sorted: a wire goes from a smaller to a greater number.
-        wires: Pairs of items of which the second reads what the first makes.
+        wires: Pairs of items: the second reads an output of the first.
         size: The measures.
     """
     rows = _rows(count, wires, size.columns)

@@ -17,7 +17,7 @@ _SIZE = Size(width=268.0, height=52.0, gap_x=16.0, gap_y=26.0, columns=4)
 _PORTS_SHOWN = 4
 _COLOURS = 8
 _MOST_TITLED = 500
-"""Wires up to which each one tells its values. Beyond that a page would grow for what can hardly be seen."""
+"""Most wires for which each one lists its values. Beyond that a page would grow for what can hardly be seen."""
 _CORNER = 6.0
 _LONGEST_LABEL = 29
 _STRIP = 40.0

@@ -248,7 +248,7 @@ class PatternLike:
         budget: int | None = None,
         within: GraphLike | ir.Model | None = None,
     ) -> list[Match]:
-        """Every match in a graph; in a model, in its graph, bodies and functions, each for itself.
+        """Return every match in a graph. In a model, its main graph, bodies and functions are searched separately.
 
         Args:
             graph: The graph or model to search.

@@ -60,7 +60,7 @@ def settle(
 
 
 def _chosen(content: Any, allowed: frozenset[ir.DataType] | None, first: ir.DataType | None) -> ir.DataType | None:
-    """The type of a number that no other operand settles; None if it stays what it is by itself."""
+    """The type of a number that no other operand settles; None if it keeps its own type."""
     if allowed is not None and len(allowed) == 1:
         return next(iter(allowed))
     kind = np.asarray(content).dtype.kind

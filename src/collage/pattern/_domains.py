@@ -68,7 +68,7 @@ def in_order(
 def _keep_used_as_wanted(
     plan: Plan, scope: Scope, domains: dict[Pattern, Domain], known: dict[tuple[object, ...], Domain]
 ) -> bool:
-    """Take out nodes whose users break a constraint whatever else is chosen. Return True if there were any."""
+    """Take out nodes whose users break a constraint for every choice of the other nodes. Return True if there were any."""
     if any(isinstance(c, Dominates) for constraints in plan.constraints.values() for c in constraints):
         return False
     inside: Domain = {}

@@ -132,7 +132,7 @@ class RewriteRule(ABC):
         return self.apply(model, iterative=iterative).model
 
     def apply(self, model: ir.Model, iterative: bool = False) -> RewriteResult:
-        """As calling the rule; also tells where it was applied, and where and why not."""
+        """Apply the rule as a call does; also return where it was applied, and where it was not and why."""
         return rewrite(model, [self], iterative=iterative)
 
     @property
@@ -157,7 +157,8 @@ def rewrite(
         rules: The rules; where two match, the earlier one comes first.
         iterative: True repeats until no rule changes anything; False goes over the model once.
         disabled: Labels of rules to leave out.
-        verify: True runs what is cut out and what replaces it on random inputs, and refuses what computes otherwise.
+        verify: True runs the matched nodes and their replacement on random inputs, and refuses a replacement with other
+            results.
         budget: Search steps allowed for each rule in each graph, None takes the default. A search that needs more is
             stopped: what it found is rewritten, and an entry of ``refused`` says so.
 
@@ -409,7 +410,7 @@ def _size(model: ir.Model) -> int:
 
 
 def _fingerprint(model: ir.Model, tensors: dict[int, object]) -> str:
-    """A digest of what the model computes, whatever things are called and in whichever order nodes are listed."""
+    """Return a digest of the model's computation that does not depend on names or on the order of nodes."""
     digests: dict[ir.Value, str] = {}
     parts = [_digest_graph(model.graph, digests, tensors)]
     parts += [f"{key}:{_digest_graph(f.graph, digests, tensors)}" for key, f in sorted(model.functions.items())]

@@ -12,7 +12,7 @@ from collage.pattern._nodes import NotPattern, OrPattern, wildcard
 
 
 class Group(PatternLike):
-    """Patterns that belong to one match without being related otherwise, such as several outputs.
+    """Patterns that belong to one match and have no other relation, such as several outputs.
 
     Attributes:
         members: The patterns; the first one is the root of a match.

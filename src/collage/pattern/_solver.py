@@ -85,7 +85,7 @@ class Solver(SearchState):
         budget: Steps left, shared with inner searches.
         domains: Nodes that a pattern can lie on at all; patterns that are missing may lie anywhere.
         trace: Gets told about every failure; None costs nothing.
-        only: Looks for these patterns alone; what only a whole match can tell is then not asked.
+        only: Looks for these patterns alone; conditions that need a whole match are then not checked.
         orders: By pattern, pairs of patterns of which the first lies before the second in the graph.
         rooms: By pattern of a group that lies in order, a pattern that all of it use, its rank, and the group's size.
     """

@@ -41,7 +41,7 @@ def orders(plan: Plan, fixed: Pattern | None = None) -> dict[Pattern, list[tuple
 
 
 def classes(plan: Plan) -> list[list[Pattern]]:
-    """Groups of patterns of which any two may change places, with what hangs on them, in the pattern's order."""
+    """Groups of patterns in which any two may be exchanged, with the patterns that depend on them, in the pattern's order."""
     if plan.groups is None:
         plan.groups = _found_classes(plan)
     return plan.groups

@@ -91,7 +91,7 @@ def layer_norm() -> Pattern:
     """LayerNormalization, as one operator or written out. Captures ``x``."""
     x = wildcard("x")
     centred = x - is_op("ReduceMean")(x, ...)
-    again = x - is_op("ReduceMean")(x, ...)  # a variance may centre its operand anew
+    again = x - is_op("ReduceMean")(x, ...)  # a variance may centre its operand again
     variance = is_op("ReduceMean")(_square_of(centred) | _square_of(again), ...)
     shaped = variance.optional(lambda v: is_op("Reshape")(v, is_const()))
     normal = _over_root(centred, shaped)

@@ -255,7 +255,7 @@ class SearchFacts:
         cache_hits: Timings that were known.
         raced: False if the result of an earlier compilation was reused.
         states: Covered sets that were settled.
-        rounds: Times that the best path was searched anew.
+        rounds: Times that the best path was searched again.
         caps: Limits that were hit.
         optimal: True if no cover by the candidates can cost less.
         gap: Share of its cost that a better cover could save at most.

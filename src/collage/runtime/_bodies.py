@@ -1,4 +1,4 @@
-"""Kernels of operators with bodies: how their parts are compiled, and how all of it is loaded.
+"""Kernels of operators with bodies: compiling their parts, and loading the whole.
 
 In such a kernel's model every body consists of calls of kernels, as a partitioned model does.
 """
@@ -25,7 +25,7 @@ BODIES = "bodies"
 _PROGRAM = "program"
 _PLAIN_KINDS = "biufc"
 _MOST_CONSTANT_BYTES = 16 << 20
-"""Constants that are handed on lie in the program itself."""
+"""Constants that a body returns lie in the program itself."""
 
 
 def has_bodies(target: Target) -> bool:
@@ -65,7 +65,7 @@ def compile_bodies(
         build: Compiles one kernel of a body.
 
     Raises:
-        CompileError: It is something else, or hands on constants of another kind than numbers.
+        CompileError: It is another operator, or a body returns a constant that is not numeric.
         ToolchainError: A kernel of a body cannot be built.
     """
     from collage.graph import bodies

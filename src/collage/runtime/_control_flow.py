@@ -39,7 +39,7 @@ _BRANCHES = 2
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A constant that the operator or a body hands on.
+    """A constant that the operator or a body returns.
 
     Attributes:
         dtype: Name of the element type.
@@ -295,7 +295,7 @@ class _LoadedBody:
         self._executor = executor_of(steps, [*body.inputs, *body.reads], wanted, None) if steps else None
 
     def run(self, inputs: Sequence[Any], values: Mapping[str, Any]) -> list[Any]:
-        """Return the outputs of one run. Inputs, constants and values from outside are handed on without a copy.
+        """Return the outputs of one run. Inputs, constants and values from outside are returned without a copy.
 
         Raises:
             ToolchainError: A tensor without elements is given to kernels.

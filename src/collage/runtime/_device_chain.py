@@ -55,7 +55,7 @@ class _ChainExecutor(Executor):
         super().__init__(self._merged, inputs, outputs, stand_in)
 
     def trace(self, values: Sequence[Any]) -> tuple[Sequence[Any], list[Span]]:
-        """Run each kernel by itself, and return when it began, and when its device was done with it."""
+        """Run the kernels one at a time, and return for each when it began and when its device had finished."""
         inputs, outputs = self._names
         spans: list[Span] = []
         known = dict(zip(inputs, values, strict=True))
@@ -85,7 +85,7 @@ class _ChainHost:
         return self._each(self._groups[position], inputs, self._host.run)
 
     def rescue(self, position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
-        """The outputs of a chain whose kernel failed: each of its kernels runs by itself, from arrays to arrays."""
+        """The outputs of a chain whose kernel failed: its kernels run one at a time, from arrays to arrays."""
         group = self._groups[position]
         if group.chain is None:
             return self._host.rescue(group.first, inputs, error)
@@ -119,7 +119,7 @@ class DeviceChain:
 
     Attributes:
         inputs: Names of the values that come from before the chain.
-        outputs: Names of the values that it hands on.
+        outputs: Names of its outputs.
     """
 
     reuses_outputs = False

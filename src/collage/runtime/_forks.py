@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Forkable(Protocol):
-    """An object that starts anew in a fork."""
+    """An object that must be initialised again in a forked process."""
 
     def hold_for_fork(self, until: float) -> Callable[[], None]:
         """Have no run begin until the result is called, and wait for those that began, to a time of ``time.monotonic``."""

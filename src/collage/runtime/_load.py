@@ -127,7 +127,7 @@ def _to_build(recipe: Recipe, manifest: Mapping[str, Any], toolchains: Registry,
     """Return the kernels that must be compiled here, and why."""
     reasons, fit = dict[str, str](), MadeOn.read(manifest).fit()
     for kernel in recipe.kernels:
-        # An operator with bodies is compiled anew as a whole if one of the kernels inside has to be.
+        # An operator with bodies is compiled again as a whole if one of the kernels inside has to be.
         for compiled in (replace(kernel.compiled, target=kernel.target), *kernel.compiled.inner):
             toolchain, target = toolchains.get(compiled.toolchain), Target.parse(compiled.target)
             with importing_here():

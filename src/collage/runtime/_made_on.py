@@ -55,7 +55,7 @@ class Fit(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MadeOn:
-    """The machine of a compilation, as far as a manifest tells. Texts may be anything that is printable.
+    """The machine of a compilation, as far as a manifest describes it. Texts may be anything that is printable.
 
     Attributes:
         system: Operating system and architecture.
@@ -123,7 +123,7 @@ class MadeOn:
 
 
 def fingerprint_facts() -> dict[str, Any]:
-    """Return what a manifest tells of this machine besides ``machine`` and ``processors``."""
+    """Return the facts about this machine for a manifest, besides ``machine`` and ``processors``."""
     machine = this_machine()
     return {"digest": machine.fingerprint, "cpu": machine.cpu, "flags": list(machine.flags)}
 

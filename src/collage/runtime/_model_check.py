@@ -80,7 +80,7 @@ class ModelCheck:
             process.communicate()
 
     def _answer(self) -> str | None:
-        """Return what is wrong, a text that is empty if nothing is; None if the process did not tell."""
+        """Return what is wrong, a text that is empty if nothing is; None if the process did not return it."""
         process, self._process = self._process, None
         if process is None:
             return None

@@ -1,4 +1,4 @@
-"""Opening: the folder of a plain artefact, wherever the artefact is and whatever holds it.
+"""Opening: get the folder of a plain artefact from a folder, a zip, a pack or an address.
 
 A folder is used where it is. A zip is unpacked, a pack gives the plan for this machine, and a URL is downloaded.
 """

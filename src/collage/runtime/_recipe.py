@@ -149,7 +149,7 @@ class KernelRecord:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that an executable consists of, besides the files of its workspace.
+    """All parts of an executable, except the files of its workspace.
 
     Attributes:
         inputs: The model's inputs.

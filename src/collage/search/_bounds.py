@@ -35,11 +35,11 @@ _SMALL = 16
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A bound of every cover and of every way on.
+    """A lower bound of every cover, and of the rest of every partial cover.
 
     Attributes:
         prices: Price of skipping each node, [nodes].
-        to_go: Bound of the way on from each node, nothing above it being covered, [nodes + 1]. A covered node above
+        to_go: Bound of the rest from each node on, if nothing above it is covered, [nodes + 1]. A covered node above
             lowers it by its price.
         skipped: Sum over all earlier nodes of the slack of skipping them, [nodes + 1].
         slack: Slack of each candidate, never negative, [candidates].

@@ -4,7 +4,7 @@ A state is a covered set, the initial one empty, the goal full. A transition tak
 uncovered node and nothing that is covered: every cover has exactly one kernel that holds that node, so nothing is lost,
 and each cover is exactly one path.
 
-Distances are counted in slack (see ``_bounds``): the weight of the path so far plus the bound of the way on, less the
+Distances are counted in slack (see ``_bounds``): the weight of the path so far plus the bound of the rest, less the
 bound of the whole. The shortest path is the same, since this adds the same to all complete paths; but states off the
 best paths are far away instead of near, and most are never reached.
 

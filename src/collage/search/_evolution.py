@@ -38,7 +38,7 @@ _TIRED = 24
 _DRAWS = 200
 """So many individuals in a row that are known, or cannot run, end it too: there is little left to try."""
 _HOPELESS = 2.0
-"""A cover that is expected to take so many times as long as the cheapest one is not timed."""
+"""A cover is not timed if it is expected to take this many times as long as the cheapest one."""
 _PARENTS = 8
 _TOURNAMENT = 3
 _CROSSED = 0.5

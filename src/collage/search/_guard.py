@@ -1,4 +1,4 @@
-"""Strategies of others: whatever they do, a compilation goes on.
+"""Guard against faults in third-party strategies, so that a compilation continues.
 
 A strategy that does not come with Collage runs in a thread of its own. What it has measured is measured by the caller's thread,
 which waits for it, and lets it go if it thinks for too long. Then, and if it raises or returns a faulty cover, the
@@ -36,7 +36,7 @@ from collage.search._values import C, SearchResult, SearchStatistics
 __all__ = ["refine_or_leave", "run_or_fall_back"]
 
 THINKING_S = 60.0
-"""Seconds that a strategy of others may take by itself, in which nothing is measured."""
+"""Seconds that a third-party strategy may take, without the time of measurements."""
 PROVING_S = 600.0
 """The same, where it has to prove something."""
 _LEAVE_S = 2.0
@@ -94,7 +94,7 @@ def refine_or_leave(
     """Run the second phase of a strategy.
 
     Returns:
-        The covers that it proposes, each of which can be run as far as the data flow tells; and its fault, if it has one.
+        The covers that it proposes, limited to those that the data flow permits; and its fault, if it has one.
     """
     if _is_own(strategy):
         return [tuple(cover) for cover in strategy.refine(problem, costs, seeds, timer)], None

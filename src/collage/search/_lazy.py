@@ -80,8 +80,7 @@ def lazy_shortest_path(
         measure: Costs of a batch of candidates, in order; may build them in parallel.
         options: When the search stops, and the number of candidates to measure at a time.
         known_cost_of: Cost that is known without measuring, or None; asked once.
-        key_of: Candidates with equal keys cost the same, so that one of them is measured for all; None tells that
-            all differ.
+        key_of: Candidates with equal keys cost the same, so that one of them is measured for all; None if all differ.
         proof_bound_of: Seconds that a candidate cannot undercut, for the gap, if ``bound_of`` is not a proof.
         launch_penalty_of: Seconds that each kernel costs beyond its own cost.
         priority_of: Priority of a candidate's target, 0 preferred most.

@@ -1,7 +1,7 @@
 """The search for covers whose kernels overlap: which kernels, and on which device, so that the last one ends first.
 
 `placed_shortest_path` adds kernels up, as if one ran after the other. If devices work at once, branches that do not
-wait for each other may share them, and what counts is when the last kernel ends. No sum tells that, so no label can be
+wait for each other may share them, and what counts is when the last kernel ends. This is not a sum, so no label can be
 dropped for another of equal covered set. Covers are put together by a beam instead: of those that cover as far, the few go on
 that promise to end first. What they promise is the later of two: when their busiest device is free, and when all devices
 would be if they shared all the work that is at least left. Finished covers are timed as the runtime would run them.
@@ -39,7 +39,7 @@ _MOST_EXPANSIONS = 30_000
 """Labels tried by each beam, roughly: about a second."""
 _ROUNDING = 1e-9
 _NEAR = 32
-"""Of large problems, so many candidates for each node are looked at: those with which the sum of all work is least."""
+"""Most candidates for each node in large problems: those with the least sum of all work."""
 
 Arrivals = dict[int, tuple[int, float]]
 """Of every value that was made and is still to be read, by its number: the device, and the time."""
@@ -150,7 +150,7 @@ class _Beam(Generic[P]):
     """Covers put together from the least node on, a few of them at a time.
 
     Attributes:
-        is_cut: True if the last search left out labels that a best cover may come of.
+        is_cut: True if the last search left out labels that may lead to a best cover.
         states: Labels that went on.
         transitions: Labels that were tried.
     """
@@ -233,7 +233,7 @@ class _Beam(Generic[P]):
         return max(shared_s, *label.free_s), label.slack, label.copies
 
     def _after(self, label: _Label, candidate: int, bits: int, slack: int, covered: int) -> _Label | None:
-        """The label that one more kernel leads to; None if it cannot run there, or no better cover can come of it."""
+        """The label that one more kernel leads to; None if it cannot run there, or cannot lead to a better cover."""
         device = self._problem.candidates[candidate].device
         loads_s = list(label.loads_s)
         loads_s[device] += self._seconds[candidate]

@@ -124,7 +124,7 @@ class Problem(Generic[C]):
         return self.least_of_sets(costs)[self.set_of]
 
     def small_holders(self, most_nodes: int, among: Bools) -> list[Ints]:
-        """For each node those of some sets, [sets], that have at most so many nodes and hold it."""
+        """For each node, the selected sets, [sets], that hold it and have at most the given number of nodes."""
         owners, starts, stops = self._runs_of_sets()
         sizes = np.zeros(len(self._set_first), dtype=np.int64)
         np.add.at(sizes, owners, stops - starts)

@@ -89,7 +89,7 @@ class SearchLimits(Protocol):
 
     @property
     def proves(self) -> bool:
-        """True if the search shall go on until no other cover can cost less."""
+        """True if the search has to continue until no other cover can cost less."""
         ...
 
     @property
@@ -147,7 +147,7 @@ def run_strategy(
 
 
 def why_no_cover(problem: SearchProblem[Any], cover: Sequence[Candidate]) -> str | None:
-    """Return the reason why candidates are not a cover that can be run, as far as the data flow tells; or None."""
+    """Return the reason why the data flow does not permit candidates as a cover; None if it does."""
     proposed, covered = set(problem.candidates), 0
     for candidate in cover:
         if candidate not in proposed:
@@ -180,7 +180,7 @@ def why_wrong(problem: SearchProblem[Any], costs: CostSource[Any], found: Partit
 def result_of_cover(
     cover: Sequence[C], problem: SearchProblem[C], costs: CostSource[C], stopped_by: str = "finished"
 ) -> SearchResult[C]:
-    """Return the result for a cover of measured candidates, of which nothing is proved.
+    """Return the result for a cover of measured candidates, without a proof of optimality.
 
     Its cost is the sum of the candidates' costs, their launch penalties, and the copies between devices, if there are any.
     """

@@ -63,7 +63,7 @@ class SearchStatistics:
         states: Covered sets settled, over all rounds.
         transitions: Candidates applied to a settled covered set, over all rounds.
         wall_s: Seconds from call to return, without those that the caller's own functions took to measure.
-        rounds: Times the best path was searched anew; 1 unless the search is lazy.
+        rounds: Times the best path was searched again; 1 unless the search is lazy.
         replan_max_s: Longest of those rounds.
         measured: Candidates whose cost became known by measuring in this search.
         measured_keys: Distinct keys among them: what was really built and timed.

@@ -32,7 +32,7 @@ def around_forks(before: Callable[[], None], after: Callable[[], None]) -> None:
 
 
 def wait_for_sleep(limit_s: float) -> bool:
-    """Wait until no other thread of this process runs, at two looks, or time is up.
+    """Wait until two checks in a row find no other running thread in this process, or until time is up.
 
     Threads of Python wait for its lock while this looks. So threads that still run are those of libraries.
 

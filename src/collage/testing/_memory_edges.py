@@ -33,7 +33,7 @@ class Pages:
 
     Args:
         x: The array to copy into this memory.
-        at_end: True if it ends where the memory ends, whatever that means for its alignment; else it begins where that begins.
+        at_end: True if the array ends at the end of the memory, at any alignment. Otherwise it begins at the beginning.
     """
 
     _kept: ClassVar[list[Pages]] = []
@@ -61,7 +61,7 @@ class Pages:
 
 
 def placed(arrays: Sequence[Tensor], offset: int) -> list[Tensor]:
-    """Copies that begin so many bytes after a line of the cache, or an element's if those are more; one of one array."""
+    """Copies that begin this many bytes after a cache line, or the size of an element if that is more; one copy per array."""
     copies = {id(x): _placed(x, max(offset, x.itemsize) if offset else 0) for x in arrays}
     return [copies[id(x)] for x in arrays]
 

@@ -253,7 +253,7 @@ class Recording(Protocol):
     outputs: Sequence[Any]
 
     def replay(self) -> None:
-        """Has the device do all of it; does not wait."""
+        """Start the whole recording on the device, without waiting for it."""
         ...
 
 
@@ -322,7 +322,7 @@ class DeviceKernel(Protocol):
 
 @runtime_checkable
 class AllocatingKernel(Protocol):
-    """A kernel that can tell whether each call allocates all outputs anew.
+    """A kernel that states if each call allocates all outputs again.
 
     Optional: ``Kernel`` asks for outputs that lie apart from all else, but runtimes pass inputs on, or hand one tensor out
     twice, and few documents say when. So the runtime looks at every pair of tensors, which takes microseconds.
@@ -412,8 +412,8 @@ class Toolchain(Protocol):
         name: The ``-compiler`` or ``-libs`` value of its targets.
         targets: Stems of the targets it serves, such as ``llvm -compiler=openvino``; the first is its alias.
         options: Target options that it understands, each with a sentence for people.
-        optimises_whole_graphs: True if it merges operators by itself, so that large regions are worth offering
-            (region fusion); False if it fuses by rule, kernel by kernel.
+        optimises_whole_graphs: True if it fuses operators itself, so that large regions are worth offering (region
+            fusion); False if it fuses by rule, kernel by kernel.
 
     A toolchain may have a method ``option_values(target)`` that returns ``OptionValues``. A target with another value is then
     refused before anything is measured.
@@ -500,13 +500,13 @@ class Tuner(Protocol):
     def tune(self, kernel: ir.Model, target: Target, workspace: Path, session: TuningSession) -> Mapping[str, str]:
         """Records of those workloads of a kernel that were tuned before the time was over.
 
-        Each with all its trials. It may return while others are left, and is asked again for these: what it returned is
-        kept by then, and not lost where the tuner is killed.
+        Each with all its trials. It may return before all workloads are tuned, and is then called again. Returned
+        records are kept, even if the tuner is killed later.
 
         Args:
             kernel: As for ``compile``.
             target: Its options ``trials`` and ``seed`` say how much is tried for each workload, and which.
-            workspace: A folder for what is written meanwhile.
+            workspace: A folder for temporary files.
             session: Time, threads and records that tuning may use.
 
         Raises:
@@ -519,8 +519,8 @@ class Tuner(Protocol):
 class Profiler(Protocol):
     """A toolchain that can say where the time goes inside one of its kernels.
 
-    Optional. Collage takes these figures as a first expectation of what a part of the kernel would cost by itself, so
-    that only promising parts are built and measured. They are never believed without a measurement.
+    Optional. Collage takes these figures as a first expectation of the cost of a part of the kernel alone, so that only
+    promising parts are built and measured. They are never believed without a measurement.
     """
 
     def profile(

@@ -122,7 +122,7 @@ class Registry:
 
 
 def option_values(toolchain: Toolchain, target: Target) -> OptionValues:
-    """Return the values that each option of a target takes; any text if its toolchain does not tell.
+    """Return the values that each option of a target takes; no values mean any text.
 
     Raises:
         TargetError: The target makes no sense to its toolchain.

@@ -39,7 +39,7 @@ class EliminateIdentity(FunctionPass):
 
 
 def _hands_on(node: ir.Node) -> ir.Value | None:
-    """The value that a node hands on as it is, if it does."""
+    """Return the value that a node passes on unchanged; None if it does not."""
     of_one = node.op_type == "Identity" or (node.op_type in _OF_MANY and len(node.inputs) == 1)
     return node.inputs[0] if of_one and node.domain == "" else None
 

@@ -1,4 +1,4 @@
-"""Runs passes by name and tells what each did: what ``collage inspect MODEL --passes`` shows."""
+"""Run passes by name and report the effect of each, for ``collage inspect MODEL --passes``."""
 
 from __future__ import annotations
 

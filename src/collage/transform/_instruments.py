@@ -1,4 +1,4 @@
-"""Instruments that tell what passes do: time, sizes, dumps and a log."""
+"""Instruments that record the work of passes: time, sizes, dumps and a log."""
 
 from __future__ import annotations
 

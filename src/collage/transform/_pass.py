@@ -78,7 +78,7 @@ class Pass(ABC):
         return model if isinstance(result, Draft) else result
 
     def run(self, model: ir.Model) -> PassResult:
-        """Run the pass as a call does, and tell what it did besides: if it changed anything, and what was reported.
+        """Run the pass as a call does; also return if it changed anything, and its diagnostics.
 
         Raises:
             PassError: As for a call.
@@ -236,7 +236,7 @@ class Runner:
         self._instrument_error: BaseException | None = None
 
     def execute(self, pass_: Pass, model: ir.Model, place: str, *, required: bool = False) -> ir.Model:
-        """Run a pass if the rule says so; otherwise return the model that it was given.
+        """Run a pass if the rule says so; otherwise return the model unchanged.
 
         Args:
             pass_: The pass.

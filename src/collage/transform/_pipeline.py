@@ -75,7 +75,7 @@ def _names_in(member: Pass) -> frozenset[str]:
 
 
 def _single_passes(member: Pass) -> Iterator[str]:
-    """Give the names of the passes inside of a pass that consist of no other ones."""
+    """Return the names of the innermost passes of a pass."""
     inside = _inside(member)
     if not inside:
         yield member.info.name

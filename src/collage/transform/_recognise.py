@@ -296,7 +296,7 @@ def _scores_dims(q: ir.Value, k: ir.Value, v: ir.Value, perm: Sequence[int]) -> 
 
 
 def _check_swapped(k: ir.Value, merged: ir.Value, parted: ir.Value) -> None:
-    """Refuse keys whose last two axes are not all that changes places, with batch and heads merged meanwhile.
+    """Refuse keys unless exactly their last two axes are swapped, possibly with batch and heads merged in between.
 
     Raises:
         NotApplicable: Something else is merged or parted, or a length is not known.

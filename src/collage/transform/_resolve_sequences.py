@@ -31,8 +31,8 @@ _LEAVING = frozenset({"ConcatFromSequence", "SequenceAt", "SequenceLength"})
 class ResolveSequences(ModulePass):
     """Replaces the tensors that are taken or joined from sequences, where what these hold is known ahead.
 
-    Exporters split a tensor into a sequence, of which parts are taken one by one, or collect tensors in one that is joined
-    at last. Few toolchains take such values, and what is computed is a ``Split`` or a ``Concat``. A sequence is followed
+    Exporters split a tensor into a sequence and take its parts one by one, or collect tensors in a sequence and join
+    them. Few toolchains take such values, and what is computed is a ``Split`` or a ``Concat``. A sequence is followed
     from where it is made through what inserts into it and erases from it, as long as places are constants and the length
     along which a tensor is split is known. Sequences that a loop or a branch makes, or that are inputs, stay. Exact.
     """
@@ -133,7 +133,7 @@ class _Resolver:
 
 
 def _taken(node: ir.Node, held: _Tensors) -> list[ir.Node] | None:
-    """Nodes of which the last makes the tensor that a node takes from a sequence."""
+    """Return nodes; the last one makes the tensor that a node takes from a sequence."""
     if node.op_type == "SequenceLength":
         return [_constant(np.asarray(len(held)))]
     if node.op_type == "SequenceAt":
@@ -151,7 +151,7 @@ def _taken(node: ir.Node, held: _Tensors) -> list[ir.Node] | None:
 
 
 def _parts(x: ir.Value, sizes: Sequence[int], axis: int, *, squeezed: bool) -> list[ir.Node]:
-    """Nodes that split a tensor, of which as many as there are parts, the last, make one each."""
+    """Return nodes that split a tensor. The last ones make one part each."""
     told = _constant(np.asarray(sizes))
     split = ir.node("Split", [x, told.outputs[0]], {"axis": axis}, num_outputs=len(sizes))
     if not squeezed:

@@ -118,7 +118,7 @@ class VerifyAfterEach(PassInstrument):
             return "the model has random operators"
         found: _Outputs = {}
         try:
-            # Made up anew each time, since they are the same for the same interface.
+            # Made up again each time, since they are the same for the same interface.
             sets = {_GIVEN: self._inputs} if self._inputs is not None else _kinds_of_inputs(make_inputs(model))
         except Exception as error:
             return f"{type(error).__name__}: {error}"

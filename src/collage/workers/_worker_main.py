@@ -1,8 +1,9 @@
 """The child's side of a worker: ``python -m collage.workers._worker_main CONFIGURATION``.
 
-Two processes. The **warden** runs none of a toolchain's code, so nothing can stop it: when the tuner is gone or lets go of
-the lifeline, when the server ends by itself, when all of them hold more memory than they may, it kills whatever is left, and
-then ends as the server did. What does not rest between jobs it pauses, so that no other toolchain is timed beside it. The
+Two processes. The **warden** runs none of a toolchain's code, so nothing can stop it: it kills the remaining processes
+if the tuner ends or closes the lifeline, if the server ends, or if all of them exceed their memory limit. Then it ends
+with the server's exit status. It pauses processes that do not sleep between jobs, so that no other toolchain is timed
+beside them. The
 **server**, its child, does the jobs. A thread of the server could not do the warden's work: a compiler may hold the
 interpreter's lock for minutes.
 """

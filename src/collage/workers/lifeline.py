@@ -8,7 +8,7 @@ import threading
 __all__ = ["end_with_parent"]
 
 _ENDED = 75
-"""Exit code of a process whose parent is gone: sysexits' word for a failure that passes."""
+"""Exit code of a process whose parent has ended: EX_TEMPFAIL of sysexits, a temporary failure."""
 
 
 def end_with_parent() -> None:

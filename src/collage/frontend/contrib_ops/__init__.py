@@ -90,7 +90,7 @@ def give_domain(proto: onnx.ModelProto) -> None:
 
 
 def take_domain(proto: onnx.ModelProto) -> None:
-    """Undo ``give_domain``, in place, be it in a model that an ONNX tool has made of that."""
+    """Undo ``give_domain`` in place, also in a model that an ONNX tool returned."""
     for node in all_nodes(proto.graph.node):
         if node.domain == CONTRIBUTED and node.op_type in _WITHOUT_DOMAIN:
             node.domain = ""

@@ -16,7 +16,7 @@ _RENAMED = 20
 
 
 def _same(op_type: str, most: int) -> Definition:
-    """An operator that means the same in ONNX, of so many inputs at most."""
+    """The ONNX operator of equal meaning, and its largest number of inputs."""
     return lambda b: [b(op_type, *(b.input(i) for i in range(min(b.count, most)) if b.has(i)), **b.attributes())]
 
 

@@ -4,7 +4,7 @@ Two decisions, and why:
 
 * **Layout.** Tensor cores read channels last: in TF32 and f16 cuDNN would otherwise transpose on every call, so activations
   and weights are laid out like that. In f32 it computes without tensor cores, and its fast algorithms (Winograd's, FFT) are
-  written for [N, C, H, W], which is also what crosses a kernel's border: nothing is laid out anew.
+  written for [N, C, H, W], which is also what crosses a kernel's border: nothing is transposed.
 * **Benchmark mode.** Which of its algorithms is fastest depends on the shape by factors, and its heuristics miss. A kernel
   is made once and runs often, so the first call of each shape tries them all.
 """

@@ -144,7 +144,7 @@ class CutlassToolchain(ToolchainBase):
 
 
 class _Product:
-    """``activation(x @ w + b)`` with the tiling that was fastest for as many rows."""
+    """``activation(x @ w + b)`` with the tiling that was fastest for this number of rows."""
 
     def __init__(self, entry: Any, linear: Linear, device: cuda_support.TorchDevice, count: int) -> None:
         import torch

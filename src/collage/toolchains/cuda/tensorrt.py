@@ -1,8 +1,8 @@
 """TensorRT: whole sub-graphs, built into an engine for the device at hand.
 
 Its compiled form is the serialised engine, which fits this version of TensorRT and this kind of device only. Networks are
-strongly typed: what the model says is f32 is f32. TF32 is a flag that the builder sets by itself, so it is cleared; f16 is
-a model that is written in f16. Which of its kernels is fastest, the builder finds by running them: what it measured is kept
+strongly typed: what the model says is f32 is f32. The builder sets the TF32 flag by default, so it is cleared. For f16
+the model is written in f16. Which of its kernels is fastest, the builder finds by running them: what it measured is kept
 for as long as the process lives, so that equal layers of other kernels are not measured again.
 """
 

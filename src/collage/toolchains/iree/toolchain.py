@@ -139,7 +139,7 @@ class IreeToolchain(ToolchainBase):
             return _translate(imported, level, [])
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
-        """Map the module into memory, on a device of as many threads as there are to be."""
+        """Map the module into memory, on a device with the requested number of threads."""
         check_options(target, _OPTIONS)
         device = _device(load_threads(target, options) or usable_cores())
         told = compiled.metadata
@@ -231,7 +231,7 @@ _devices: dict[int, Any] = {}
 
 
 def _device(threads: int) -> Any:
-    """Return the device of so many threads, one for the whole process."""
+    """Return the device with this number of threads. There is one in a process."""
     if threads not in _devices:
         _devices[threads] = _make_device(threads)
     return _devices[threads]
@@ -252,7 +252,7 @@ in_forks(_forget_devices)
 
 
 def _make_device(threads: int) -> Any:
-    """Make a device of so many threads, which sleep between runs. One thread is the caller's own.
+    """Make a device with this number of threads, which sleep between runs. One thread is the caller's own.
 
     The number is a flag of the whole process, read when a device is made. Memory of outputs that are no longer held is kept for
     the next ones: pages that are new to the process cost as much as a tenth of a large transpose.

@@ -14,7 +14,7 @@ __all__ = ["LOWERINGS", "window_pads"]
 
 _LARGEST = 2**31 - 1
 _MOST = 1 << 16
-"""The largest stride, dilation, kernel or padding that is handed on: products of two fit 32 bits."""
+"""The largest stride, dilation, kernel or padding that ncnn gets: products of two fit 32 bits."""
 
 
 def _conv(op: Operator) -> Sequence[Blob]:

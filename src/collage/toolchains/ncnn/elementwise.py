@@ -1,4 +1,4 @@
-"""Operators that compute each element by itself, and arithmetic of two tensors."""
+"""Elementwise operators, and arithmetic of two tensors."""
 
 from __future__ import annotations
 

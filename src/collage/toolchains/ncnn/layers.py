@@ -47,7 +47,7 @@ _OWN_MEMORY = frozenset(
         "InnerProduct",
     )
 )
-"""Layers of which the result never shares the memory of an operand, and which do not write over it."""
+"""Layers whose result never shares the memory of an operand, and that do not write over it."""
 
 _FUSES = frozenset(kind for kind in _OWN_MEMORY if kind.startswith(("Conv", "Deconv")))
 """Layers that apply an activation to what they have computed."""

@@ -135,7 +135,7 @@ class _GroupNorm:
     bias: np.ndarray
 
     def lower(self, network: Network, blobs: Mapping[ir.Value, Blob]) -> Blob:
-        """Add the layer that stands for all of it."""
+        """Add the layer that replaces the whole pattern."""
         shape = shape_of(self.x)
         blob = network.reshaped(blobs[self.x], (shape[1], 1, shape[2]) if len(shape) == 3 else shape[1:])
         parameters = {0: self.groups, 1: shape[1], 2: self.epsilon, 3: 1}

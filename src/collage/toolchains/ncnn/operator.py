@@ -120,7 +120,7 @@ class Operator:
         return self.network.reshaped(self.as_it_is(i), wanted)
 
     def as_it_is(self, i: int = 0) -> Blob:
-        """Return an input in whatever shape its blob has: one with as many elements."""
+        """Return an input in the shape of its blob, which has the same number of elements."""
         value = self.value(i)
         blob = self._blobs.get(value)
         if blob is None:

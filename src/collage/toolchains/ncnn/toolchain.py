@@ -40,7 +40,7 @@ _OPTIONS: OptionValues = {"threads": None, "precision": ("f32", "bf16")}
 _OLDEST = 13
 """The operator set from which on attributes and inputs are those that the translation reads."""
 _MALFORMED = (ArithmeticError, LookupError, OSError, TypeError, ValueError)
-"""Errors of reading an operator that is not as ONNX defines it, or of which the weights are not there."""
+"""Errors of reading an operator that does not follow ONNX's definition, or whose weights are missing."""
 
 
 class NcnnToolchain(ToolchainBase):

@@ -153,7 +153,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
     ) -> Mapping[str, float]:
-        """Seconds per node, from ONNX Runtime's own profiler; nothing on a device, where it tells when work was launched."""
+        """Seconds per node, from ONNX Runtime's own profiler. None on a device, where it reports launches and not runs."""
         if target.kind == "cuda":
             return {}
         _check(target)

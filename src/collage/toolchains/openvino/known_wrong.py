@@ -64,7 +64,7 @@ def _counts_up_from_zero(node: ir.Node) -> bool:
 
 
 def _cuts_elsewhere(node: ir.Node) -> bool:
-    """Return True if a transposed convolution's padding follows from lengths, and the plugin pads otherwise."""
+    """Return True if a transposed convolution's padding follows from lengths, and the plugin pads differently."""
     mode, is_cut = _text(node, "auto_pad", "NOTSET"), "output_shape" in node.attributes
     shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
     is_known = shape is not None and all(isinstance(length, int) for length in shape[2:])
@@ -168,7 +168,7 @@ def _is_along_default(node: ir.Node) -> bool:
 
 
 def _has_known_repeats(node: ir.Node) -> bool:
-    """Return True if a constant tells a Tile its repeats, or it has few axes, which go well without."""
+    """Return True if a Tile has constant repeats, or so few axes that variable repeats work too."""
     x, repeats = (*node.inputs, None, None)[:2]
     if repeats is not None and repeats.const_value is not None:
         return True

@@ -403,7 +403,7 @@ def _refuse_misread(values: Iterable[ir.Value]) -> None:
 
 
 def _is_read_as_nothing(constant: ir.Value) -> bool:
-    """Return True if an empty constant only tells operators that there are no parts, lengths, axes or regions."""
+    """Return True if an empty constant is only used as a list of parts, lengths, axes or regions."""
     return not constant.is_graph_output() and all(
         user.op_type in _OF_NO_PARTS or (place > 0 and user.op_type.startswith(_TOLD_NOTHING))
         for user, place in constant.uses()

@@ -37,8 +37,8 @@ class Int8Style:
         products: Operators with constant weights, which profit.
         between: Operators whose results have ranges of their own.
         carriers: Operators that only move, pick or repeat elements, so that results have the scale of the first input.
-        whole: Operators in 8 bits must read and write 8 bits, products in ``float_results`` excepted. If not, the runtime
-            merges rounding into whatever comes before it.
+        whole: Operators in 8 bits must read and write 8 bits, products in ``float_results`` excepted. If not, the
+            runtime merges rounding into the operator before it.
         float_results: Products that may write floats.
         rounds_biases: Biases are 32-bit integers, in units of the products.
     """
@@ -277,7 +277,7 @@ def _is_finite(value: ir.Value) -> bool:
 
 
 def _is_candidate(node: ir.Node) -> bool:
-    """Return True if a node may compute in 8 bits, as far as types tell."""
+    """Return True if the types of a node permit 8 bits."""
     has_types = bool(node.inputs) and node.inputs[0] is not None and all(map(_is_float32, node.outputs))
     return node.domain == "" and has_types and _is_float32(_first(node)) and not stays_float(node)
 

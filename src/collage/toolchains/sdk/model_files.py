@@ -138,7 +138,7 @@ def _nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def refuse_operators(refusal: Callable[[ir.Node], str | None], graph: ir.Graph) -> None:
-    """Raise ``Unsupported`` with what ``refusal`` tells of the first operator of a kernel that it refuses."""
+    """Raise ``Unsupported`` with the reason that ``refusal`` returns for the first operator that it refuses."""
     for node in graph.all_nodes():
         if (reason := refusal(node)) is not None:
             raise Unsupported(reason)
@@ -149,7 +149,7 @@ def support_of(
     node: ir.Node,
     refusal: Callable[[ir.Node], str | None] = lambda node: None,
 ) -> Support:
-    """Return the result of two checks of an operator: one that tells a reason, and one of its values, which raises."""
+    """Return the reason against an operator from two checks: one returns a reason, and one of its values raises."""
     try:
         reason = refusal(node)
         if reason is None:

@@ -71,7 +71,7 @@ class HelperThreads:
 
 @contextlib.contextmanager
 def started_meanwhile() -> Iterator[set[int]]:
-    """Collect the threads that the calling thread starts meanwhile, or that these start; complete on leaving.
+    """Collect the threads that the calling thread starts inside this context, and their threads; complete on leaving.
 
     Threads of other callers are left out: a new thread bears the name of the one that starts it, so that this one bears
     a name of its own meanwhile. None are found on systems where that cannot be told.
@@ -92,7 +92,7 @@ def started_meanwhile() -> Iterator[set[int]]:
 
 @contextlib.contextmanager
 def computed_meanwhile(threads: Iterable[int], share: float = 0.0) -> Iterator[set[int]]:
-    """Collect those of some threads that compute meanwhile; complete on leaving.
+    """Collect the threads, of those given, that compute inside this context; complete on leaving.
 
     Args:
         threads: The system's numbers of threads in this process.

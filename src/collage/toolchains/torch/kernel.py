@@ -67,8 +67,8 @@ def check_by_running(program: Program, kernel: ir.Model) -> None:
 
     Symbolic sizes are 2, or 24 where the kernel takes no such small ones.
 
-    Only a run shows if torch has a kernel for a type or a mode. If shapes are computed
-    from an input's values, made-up values tell nothing.
+    Only a run shows if torch has a kernel for a type or a mode. If shapes are computed from an input's values, a run on
+    made-up values shows nothing.
 
     Raises:
         Unsupported: It fails on all, or yields other types or shapes than the kernel says.

@@ -1,4 +1,4 @@
-"""Groups of operators that are one call of torch's, whatever compiles it: attention, normalisation of groups of channels.
+"""Groups of operators that are one call in torch, for every torch toolchain: attention, group normalisation.
 
 And what finding groups asks of nodes.
 """

@@ -84,7 +84,7 @@ def _helpers(size: int) -> set[int]:
 def _keep_freed_memory() -> None:
     """Has glibc keep what torch frees, which it will ask for again in the next run.
 
-    Torch allocates every result anew. By default glibc hands larger ones back to the system, and page faults make a
+    Torch allocates every result again. By default glibc hands larger ones back to the system, and page faults make a
     convolution of a millisecond take two.
     """
     with contextlib.suppress(OSError, AttributeError):

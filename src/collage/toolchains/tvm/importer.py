@@ -1,4 +1,4 @@
-"""TVM's ONNX importer, with the operators written anew that it reads wrongly or writes so that TVM cannot compile them.
+"""TVM's ONNX importer, with own importers for operators that it reads wrongly or that TVM then cannot compile.
 
 * The greatest of nothing but infinities is to TVM the greatest finite number, with its sign: where attention masks a whole
   row, ONNX then yields 0 and TVM's code NaN.
@@ -9,7 +9,7 @@
 * Beside convolutions, images and groups of channels are normalised in loops that no schedule is for; see ``normalisations``.
 * The sign of what has none is compared with -1, which unsigned numbers are not.
 * ``Pow`` of integers takes the way of floating-point numbers, which TVM refuses to generate.
-* A shift by as many places as a number has, or more, is what the processor makes of it. To ONNX nothing is left but the sign.
+* The result of a shift by at least the number of bits depends on the processor. To ONNX nothing is left but the sign.
 * The remainder of floats with the divisor's sign is found from a rounded quotient: of 1 and 0.1 it is 0, of 3 and infinity NaN.
 * ``Mish`` adds a small exponential to 1 and takes the logarithm of that: of -10 three digits are left.
 * ``ConvTranspose`` to a given shape is made to the one that it has without.
@@ -21,7 +21,7 @@
   keeps the input's.
 * Truth values are compared as floats, which TVM refuses to generate.
 * ``RoiAlign`` moves regions by half a pixel before it scales them, and not after.
-* ``SpaceToDepth`` and ``DepthToSpace`` are laid out anew twice; with several lengths that are not known TVM's compiler works on
+* ``SpaceToDepth`` and ``DepthToSpace`` are transposed twice; with several lengths that are not known TVM's compiler works on
   that for minutes. Of the modes of the first it knows one.
 * ``Slice`` computes lengths from what it is told: where that is the lowest integer there is, so as to say "to the end", and
   steps are of more than one, it finds none.

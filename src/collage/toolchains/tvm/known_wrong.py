@@ -64,7 +64,8 @@ _WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
 _NO_MERE_COPIES = frozenset(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"))
 """Reductions that change elements even if they reduce no axis."""
 
-_MAY_WRAP = frozenset("Add CumSum Einsum Gemm MatMul Mul Neg Pow ReduceProd ReduceSum ReduceSumSquare Sub Sum".split())  # noqa: SIM905
+_MAY_WRAP = frozenset("Add CumSum Einsum Gemm MatMul Mul Neg Pow ReduceProd ReduceSum ReduceSumSquare Sub Sum".split()) 
+# noqa: SIM905
 """Operators whose results may exceed the type of their inputs."""
 
 _SUMS = frozenset(("Einsum", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "MatMul", "MatMulInteger", "QLinearMatMul"))
@@ -181,7 +182,7 @@ def _halves_inexactly(node: ir.Node) -> bool:
 
 
 def _resized(node: ir.Node) -> list[tuple[int, int]]:
-    """Lengths that a Resize with constant sizes or scales changes, and what it makes of them; (1, scale) of unknown ones."""
+    """Lengths that a Resize with constant sizes or scales changes, as (before, after); (1, scale) for unknown lengths."""
     x, scales, sizes = (node.inputs[i] if len(node.inputs) > i else None for i in (0, 2, 3))
     told = sizes if scales is None or scales.const_value is None or not scales.const_value.size else scales
     if x is None or x.shape is None or told is None or told.const_value is None:

@@ -128,7 +128,7 @@ def _built(schedule: Any, target: Any) -> Any:
 
 
 def _seconds(run: Any, arguments: Sequence[Any], best_s: float) -> float:
-    """Least latency: what others take on a busy machine would decide otherwise. Of one run only where that is hopeless."""
+    """Least latency, since other statistics depend on the load of the machine. Of one run only where that is hopeless."""
     times: list[float] = []
     for _ in range(_REPEATS + 1):
         began = time.perf_counter()

@@ -1,6 +1,7 @@
 """Schedules for TVM's loops on CPUs over rows: threads share the rows, and vectors add up what lies in one.
 
-For what reduces elements that lie one behind the other, and may then go on with them: softmax, normalisations over the last axes
+For what reduces elements that lie one behind the other, and may then go on with them: softmax, normalisations over the
+last axes
 and over groups of channels, sums and maxima along rows. TVM's own rule computes such a row at a time as well, but adds it up
 one element after the other, and with groups of channels all of a group once for each of its channels.
 """
@@ -23,7 +24,7 @@ _SPATIAL, _REDUCED = int(tirx.IterVar.DataPar), int(tirx.IterVar.CommReduce)
 
 
 class Rows:
-    """Computes all that a function makes of a row at once, with as many partial results as a vector has lanes."""
+    """Computes all results of a row in one pass, with as many partial results as a vector has lanes."""
 
     def apply(self, func: tirx.PrimFunc, target: Any, tunable: bool) -> s_tir.Schedule | None:
         """A schedule of ``func``, or None if the rule is not meant for it."""
@@ -126,7 +127,7 @@ def _loop_of_rows(sch: s_tir.Schedule, last: SBlockInfo, rows: Sequence[Any], wo
 
 
 def _in_parts(sch: s_tir.Schedule, block: SBlockInfo) -> Any:
-    """Has a reduction make as many results as a vector has lanes first; the block that does, or None if none fits."""
+    """Let a reduction first make one partial result per lane of a vector; return that block, None if no split fits."""
     *_, last = sch.get_loops(block.block_rv)
     width = divisor(extent(sch, last), _WIDTHS) if block.iters[-1].kind == "R" else None
     if width is None:

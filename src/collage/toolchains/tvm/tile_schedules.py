@@ -182,7 +182,7 @@ def _vectorise_innermost(sch: s_tir.Schedule, block: Any) -> None:
 
 
 def _in_vectors(sch: s_tir.Schedule, loop: Any) -> list[Any]:
-    """A loop as loops of which the innermost is as long as vectors may be.
+    """A loop split so that the innermost loop is as long as a vector may be.
 
     Of 48 lanes LLVM makes single numbers where it makes vectors of 32 or 64: a depthwise convolution took 16 times as long.
     """

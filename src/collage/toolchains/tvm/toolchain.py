@@ -119,7 +119,7 @@ class TvmToolchain(ToolchainBase):
         return MachineKernel(workspace / compiled.files[0], compiled, load_threads(target, options) or usable_cores())
 
     def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
-        """Its loop nests that reduce something: those whose tiles are guessed otherwise; on CUDA none."""
+        """Its loop nests with a reduction, whose tiles are guessed unless they are tuned; none on CUDA."""
         if target.kind == "cuda":
             return ()
         return tuple(_tunable(kernel, target, workspace))

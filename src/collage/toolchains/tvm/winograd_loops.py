@@ -1,7 +1,7 @@
 """Loops of a convolution by Winograd's algorithm, for processors with wide vectors, channels last.
 
 The image is cut into tiles of m x m outputs. Each tile is transformed, (m + 2)^2 products of matrices (tiles x channels by
-channels x maps) follow, and their results are transformed to outputs, with whatever follows the convolution.
+channels x maps) follow, and their results are transformed to outputs, with the operators that follow the convolution.
 
 * **Local**: a thread transforms a block of tiles, multiplies, and transforms back. All that lies between stays in its cache.
 * **Shared**: the threads first transform all tiles. Then each takes panels of maps, and reads their weights once. This is for
@@ -272,7 +272,7 @@ class _Loops:
         each(lambda total, i, at: build.buffer_store(products, total[at], [part, (place + i) * width + at]))
 
     def _finish_tile(self, tile: Any, place: Any, panel: Any, products: Any, scratch: Any) -> None:
-        """Transform one tile of products of one panel to outputs, and store what the epilogue makes of them."""
+        """Transform one tile of products of one panel to outputs, apply the epilogue, and store the results."""
         conv, m, width, lanes = self._conv, self._blocking.outputs, self._matrices.width, self._blocking.lanes
         sample, top, left = self._place_of(tile)
 

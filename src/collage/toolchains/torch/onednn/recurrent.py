@@ -1,4 +1,4 @@
-"""LSTMs whose weights are packed once: torch's own call packs them anew in every run."""
+"""LSTMs whose weights are packed once: torch's own call packs them again in every run."""
 
 from __future__ import annotations
 

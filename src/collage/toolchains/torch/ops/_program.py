@@ -34,7 +34,7 @@ class Step:
         function: The function to call.
         inputs: Slots that it reads; -1 is an input left out.
         outputs: Slots that it writes.
-        single: True if it returns its only output by itself, not in a tuple.
+        single: True if it returns its only output directly, not in a tuple.
     """
 
     function: Callable[..., Any]

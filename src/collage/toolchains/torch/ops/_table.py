@@ -42,7 +42,7 @@ class Call:
         return self.attributes.get(name, default)
 
     def once(self, name: str, make: Callable[[], Any], *inputs: int, given: Any = None) -> Any:
-        """Return the result of ``make``, computed once if all of ``inputs`` are constants, and anew if ``given`` has changed."""
+        """Return the result of ``make``, computed once if all of ``inputs`` are constants, and again if ``given`` has changed."""
         if not self.frozen.issuperset(inputs):
             return make()
         known = self.memo.get(name)

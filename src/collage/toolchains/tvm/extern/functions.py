@@ -54,7 +54,7 @@ class ExternFunction:
         refusal: The reason why it cannot stand for some operators that match, or None.
         types: Element types, as ONNX names them, of everything that varies.
         channels_last: True if tensors of three or more dimensions are [N, H, W, C] in memory, and so to be handed over,
-            where the model says [N, C, H, W]. If two such functions follow each other, nothing is laid out anew.
+            where the model says [N, C, H, W]. If two such functions follow each other, nothing is transposed.
     """
 
     label: str
