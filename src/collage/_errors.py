@@ -130,7 +130,7 @@ class PatternError(CollageError):
 
 
 class ToolchainError(CollageError):
-    """Base of what toolchains raise. Becomes an outcome; never ends a run."""
+    """Base of the errors that toolchains raise. Becomes an outcome; never ends a run."""
 
 
 class Unsupported(ToolchainError):
@@ -154,4 +154,4 @@ class WorkerTimeout(WorkerDied):
 
 
 class WorkerOutOfMemory(WorkerDied):
-    """The job asked for more memory than it may have, or it and what it started held more."""
+    """The job asked for more memory than its limit, or it and its child processes held more."""

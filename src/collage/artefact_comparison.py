@@ -46,7 +46,7 @@ def compare_artefacts(
             processes, and the better of both results counts. A process may be slow for as long as it lives.
         dims: Representative lengths of symbolic dimensions; None is those that the first was compiled for.
         inputs: Representative inputs by name; those not given are made up.
-        say: Told what is going on, a line at a time.
+        say: Called with each line of progress.
 
     Returns:
         JSON values: ``rows`` with times in µs and errors, ``speedup`` of the second over the first with its interval (None

@@ -64,7 +64,7 @@ def bench(
         dims: Representative lengths of symbolic dimensions, see ``CompileOptions``; None is those that it was compiled for.
         inputs: Representative inputs by name, NumPy; those not given are made up.
         model: The file that the artefact was compiled from; None looks for it where the artefact says, from here.
-        say: Told what is going on.
+        say: Called with each line of progress.
 
     Raises:
         UsageError: The file is not what the artefact was compiled from.
@@ -118,7 +118,7 @@ class Track:
 
 
 def opened(artefact: Path, stack: ExitStack, say: Callable[[str], None]) -> tuple[Path, Recipe]:
-    """Return the folder and the recipe of an artefact, verified. What was unpacked is there until the stack is closed.
+    """Return the folder and the recipe of an artefact, verified. The unpacked files stay until the stack is closed.
 
     Raises:
         UsageError: There is nothing at the path.
@@ -234,7 +234,7 @@ def _compiled_for(model: ir.Model, recipe: Recipe) -> Lengths:
 
 
 def _vendor(target: Target, threads: int, workspace: Path, timed: Mapping[str, Any]) -> Finalist:
-    """A target on the track, but for what it is to run."""
+    """A contestant without its executable: the target, its name and its threads."""
     factory, arguments = registry().factory(target.toolchain)
     told = {
         "factory": factory,

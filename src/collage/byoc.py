@@ -7,8 +7,8 @@
     MergeCompilerRegions   numbers marked neighbours that may be one kernel    compiler_region = number
     PartitionGraph         makes functions of them
 
-and ``partition_for`` runs them in turn. Between the steps, what was decided is metadata of the nodes, so that a model
-stays a valid model that any runtime runs. Only the main graph is worked on; what is left behind runs on the host.
+and ``partition_for`` runs them in turn. Between the steps, decisions are metadata of the nodes, so that the model stays
+valid and any runtime can run it. Only the main graph is worked on; what is left behind runs on the host.
 ``docs/fusion.md`` shows how they are called.
 """
 
@@ -80,7 +80,7 @@ def partition_for(model: ir.Model, target: TargetLike, toolchains: Registry | No
 
 
 def greedy_kernels(model: ir.Model, graph: DataflowGraph, target: Target, toolchains: Registry) -> list[SubGraph]:
-    """Return what ``partition_for`` makes kernels of, as sub-graphs of the model's dataflow graph.
+    """Return the sub-graphs that ``partition_for`` turns into kernels, on the model's dataflow graph.
 
     Args:
         model: The model; it is not changed.

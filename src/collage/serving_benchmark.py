@@ -82,7 +82,7 @@ def bench_serving(
         dims: See ``collage.benchmark.bench``.
         inputs: The same.
         model: The same.
-        say: Told what is going on.
+        say: Called with each line of progress.
 
     Returns:
         ``rows`` of name, runs per second, latencies in µs at several percentiles, and the ratio of runs per second of the

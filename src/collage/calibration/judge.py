@@ -27,7 +27,7 @@ __all__ = ["Judge"]
 _METRIC = "collage.calibration._metric_worker:MetricService"
 _METRIC_S = 10.0
 _FIRST_METRIC_S = 30.0
-"""Seconds for the call that imports what the user's module imports."""
+"""Seconds for the first call, in which the user's module is imported."""
 _RUN_S = 180.0
 _MOST_KEPT_BYTES = 4 << 30
 _MOST_S = 60.0
@@ -65,7 +65,7 @@ class Judge:
         }
 
     def close(self) -> None:
-        """End all processes, and give up what was kept."""
+        """End all processes, and drop the kept answers."""
         for worker in (self._original, *self._functions.values()):
             worker.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -158,7 +158,7 @@ class Judge:
         return self._folder / f"expected_{index}"
 
     def _clear(self) -> None:
-        """Remove inputs and answers of the last samples, and what the original answered if it is too much."""
+        """Remove inputs and answers of the last samples, and the answers of the original if they take too much space."""
         kinds = ["asked_*", "answer_*"]
         if self._kept_bytes > _MOST_KEPT_BYTES:
             kinds, self._kept_bytes = [*kinds, "expected_*"], 0

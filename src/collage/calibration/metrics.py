@@ -311,7 +311,7 @@ def _student(degrees: int, confidence: float = _CONFIDENCE) -> float:
 
 
 def prediction_bound(errors: Sequence[float]) -> float:
-    """Return what twenty further errors all stay below, with 95 % confidence, if logarithms of errors are normal.
+    """Return a bound that twenty further errors all keep, with 95 % confidence, if logarithms of errors are normal.
 
     It is at least the largest error. Of fewer than four errors it is twice that.
     """

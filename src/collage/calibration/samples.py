@@ -295,7 +295,7 @@ def _sample(model: ir.Model, arrays: Mapping[str, Array], where: str) -> Sample:
 
 @contextlib.contextmanager
 def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an archive of arrays, and make what goes wrong with it a sentence."""
+    """Open an archive of arrays; turn its errors into a sentence for the user."""
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive

@@ -98,7 +98,7 @@ def check_names(names: Iterable[str], inputs: Sequence[Port] | None) -> None:
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Make what the system says against a path a sentence for the user."""
+    """Turn an error of the system about a path into a sentence for the user."""
     try:
         yield
     except OSError as error:

@@ -83,7 +83,7 @@ class _Checks:
     Attributes:
         name: The toolchain's name.
         facts: Attributes of the test class, see ``ToolchainTestCase``.
-        say: Told which check runs.
+        say: Called with the name of each check before it runs.
     """
 
     name: str

@@ -23,7 +23,7 @@ from collage.workers.worker import Worker
 __all__ = ["is_reduced", "judge_plan", "judged", "plan_key", "within_budget"]
 
 _STEPS = 8
-"""Prices that are tried; each costs a search among what is mostly known, and one run of the plan that it finds."""
+"""Prices to try. Each costs a search over candidates that are mostly measured, and one run of the plan that it finds."""
 _RAISE = 8.0
 _CHECK_S = 300.0
 _SLOWER = 1.15
@@ -43,7 +43,7 @@ def within_budget(
 
     Args:
         problem: The model, with the tolerance that counts.
-        costs: Their ``error_price_s`` is what the search pays, 0 when this returns.
+        costs: Costs of candidates. ``error_price_s`` is the price of errors in the search; it is 0 when this returns.
         session: Builds kernels.
         precision: Has the choosing samples, on which plans are looked at.
         plans: The plans that the search found at price 0, the best first.

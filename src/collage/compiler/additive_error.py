@@ -1,4 +1,4 @@
-"""The additive error: how far the kernels of a plan are from adding up to what the plan takes.
+"""The additive error: the difference between a plan's time and the sum of its kernels' times.
 
 Kernels are measured minutes before plans are compared, and the machine may be faster or slower by then. So the best single
 target serves as the measure: it was measured with the kernels, and compared with the plan.

@@ -40,8 +40,7 @@ def known_autotuned(
 ) -> list[CandidateKernel]:
     """Return candidates with tuned code, for those candidates whose kernels were tuned before in any model.
 
-    Nothing is tuned, built or measured here: what the database knows of their time is known from now on, the rest is for
-    the search to find out.
+    Nothing is tuned, built or measured here. Timings that the database holds are used; the search measures the others.
     """
     if not problem.options.use_tuned:
         return []
@@ -62,14 +61,14 @@ def known_autotuned(
 def autotune(
     problem: Problem, costs: CostTable, records: TuningRecords, index: CandidateKernelIndex
 ) -> CandidateKernelIndex:
-    """Tunes what promises most, and returns the candidates together with the tuned ones, measured.
+    """Tune the kernels that promise most, and return the candidates together with the tuned ones, measured.
 
-    An interrupt ends it; what was tuned before is kept.
+    An interrupt ends it; kernels that were tuned before are kept.
 
     Args:
         problem: The model.
         costs: Costs of kernels; a search was held before.
-        records: Tunes kernels, and knows what was tuned.
+        records: Tunes kernels, and remembers the tuned ones.
         index: The candidates of that search.
     """
     within_budget = problem.options.time_budget_s is not None
@@ -151,7 +150,7 @@ def _most_promising(
 def _expected_to_take_s(
     problem: Problem, costs: CostTable, records: TuningRecords, candidate: CandidateKernel
 ) -> float:
-    """Seconds that tuning a measured kernel should take; what was tuned before has only to be built and run."""
+    """Estimated seconds for tuning a measured kernel. A kernel that was tuned before has only to be built and run."""
     job = _tuned_job(problem, costs, candidate)
     efforts = 1.0 if records.find(job) is not None else records.forecast(job.target).efforts
     return efforts * _effort_s(costs, candidate)
@@ -165,7 +164,7 @@ def _effort_s(costs: CostTable, candidate: CandidateKernel) -> float:
 def _tune(
     problem: Problem, costs: CostTable, records: TuningRecords, alike: Sequence[CandidateKernel], budget_s: float
 ) -> list[CandidateKernel]:
-    """Tune one of several equal kernels; what is found is for all of them.
+    """Tune one of several equal kernels; the records are valid for all of them.
 
     Raises:
         ToolchainError: It could not be tuned.

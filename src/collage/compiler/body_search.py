@@ -1,4 +1,4 @@
-"""Bodies of If, Loop and Scan as graphs of their own: each is searched as a model is, on what the reference run gave it.
+"""Bodies of If, Loop and Scan as graphs of their own: each is searched as a model is, on its inputs in the reference run.
 
 The results are candidates for single nodes. They are measured as all others are, on the whole operator.
 """
@@ -182,7 +182,7 @@ class _BodySearch:
         return [(problem.kernels.bodies.add(plan, self.session.build_of), cost) for plan, cost in costs.items()]
 
     def _recorded(self, graphs: Sequence[DataflowGraph], folder: Path) -> list[int]:
-        """Run the node on the host, keep what bodies are given, and return how often each runs."""
+        """Run the node on the host, keep the inputs of its bodies, and return the number of runs of each."""
         problem = self.survey.problem
         plan = tuple((BodyKernel(everything(graph).inside, HOST_TARGET),) if len(graph) else () for graph in graphs)
         target = problem.kernels.bodies.add(plan, self.session.build_of)
@@ -267,7 +267,7 @@ class _BodySearch:
         )
 
     def _moved(self, inner: Problem, graph: DataflowGraph, plan: Plan) -> tuple[BodyKernel, ...]:
-        """Return the plan of a body's own problem as kernels of the body; what was found of bodies in it comes along."""
+        """Return the plan of a body's own problem as kernels of the body, with the plans of bodies inside it."""
         index = {str(node.name): i for i, node in enumerate(graph.nodes)}
         moved = {i: index[str(node.name)] for i, node in enumerate(inner.graph.nodes)}
         kernels = []

@@ -1,4 +1,4 @@
-"""The rest of the cheapest plan around each candidate kernel: what a kernel would have to cost to be chosen.
+"""The rest of the cheapest plan around each candidate kernel, and the cost at which the kernel would be chosen.
 
 Plans are paths over covered sets, as in the search: each step adds a kernel that holds the first operator not covered yet.
 One pass forward and one pass backward give, for every candidate, the cheapest way to cover all other operators.

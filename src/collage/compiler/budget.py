@@ -57,7 +57,7 @@ class SearchBudget:
         return min(_MOST_KERNELS, max(_LEAST_KERNELS, int(_SHARE_OF_KERNELS * keys))) if keys else _MOST_KERNELS
 
     def seconds_left(self, singles: Sequence[Outcome]) -> float:
-        """Return the seconds that the search may still take: what the time budget leaves when the comparison has had its own.
+        """Return the seconds that the search may still take: the time budget less the time of the final comparison.
 
         Of the time that was left when the search began, the comparison gets at most half.
 

@@ -1,4 +1,4 @@
-"""Executables of partitioned models: what a pass, ``partition_for``, a hand or a plan file decided is built as it stands."""
+"""Executables of partitioned models: a partition from a pass, ``partition_for``, a user or a plan file is built unchanged."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def collect(
     Args:
         problem: The model and the menu.
         specs: The fusion specs, which propose candidates.
-        report: Told what was left out.
+        report: Takes notes of candidates that were left out.
         host_takes_all: Let the host take every operator, since proposals may turn out to be invalid.
     """
     # Where the search chooses devices, no cover may have to be checked for kernels that feed each other in a ring.

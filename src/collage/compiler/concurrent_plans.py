@@ -1,7 +1,8 @@
 """Plans where the search places operators on devices: several ways to share the work, for the finals to choose from.
 
 The cheapest cover is that which takes least work; the one that ends first keeps more devices busy, and may well be another.
-Kernels of different devices slow each other when they run at once (a memory shared, a clock turned down). That is not predicted.
+Kernels of different devices slow each other when they run at once (a memory shared, a clock turned down). That is not
+predicted.
 So both are compared end to end, and the cheapest cover of each device alone as well.
 """
 
@@ -60,7 +61,7 @@ def _overlapping(
     candidates: Sequence[DeviceCandidate],
     cheapest: Partitioning[CandidateKernel],
 ) -> list[Partitioning[DeviceCandidate]]:
-    """The covers that end first; what they hope for is measured, as long as they hope for enough."""
+    """The covers that end first. Their unmeasured kernels are measured as long as enough gain is expected."""
     find: Callable[..., list[Partitioning[DeviceCandidate]]] = partial(
         overlapping_covers,
         len(problem.graph),

@@ -2,8 +2,8 @@
 
 Sets of this machine's cores share its memory, so nothing is copied between them. It is not free either: the other core
 set's thread has to be woken, and has to fetch the tensor from the caches of the cores that wrote it. Both are measured, the
-way the executor hands kernels on. Sets that are names only, without cores of their own, cost nothing. What a device with a
-memory of its own takes is assumed.
+way the executor hands kernels on. Sets that are names only, without cores of their own, cost nothing. Costs of devices
+with a memory of their own are assumed, not measured.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def transfers_of(
     *,
     remeasure: bool = False,
 ) -> list[Transfer]:
-    """Return what the operators of a model hand to each other, and what it costs, where the search is to place them."""
+    """Return the values that operators pass to each other, with the cost of copying them, if the search places operators."""
     costs: dict[tuple[SEScope, SEScope], CopyCost] = {}
 
     def copy_s(src: SEScope, dst: SEScope, nbytes: int) -> float:
@@ -108,7 +108,7 @@ def hand_overs(
     *,
     remeasure: bool = False,
 ) -> list[Transfer]:
-    """Return what the operators of a model hand to each other, and what that costs where some run in other lanes than others.
+    """Return the values that operators pass to each other, with the cost of passing them between lanes.
 
     A lane is a thread that may use any core, so all costs are alike.
     """

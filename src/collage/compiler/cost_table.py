@@ -1,4 +1,4 @@
-"""The cost table: what the search asks about the costs of kernels, measured or expected."""
+"""The cost table: the costs of kernels, measured or expected, for the search."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class CostTable:
         error_price_s: Seconds that the search adds for each unit of relative error of a kernel of reduced precision.
         overheads: Measured overheads of a call, by target.
         batch_size: So many kernels are measured at once.
-        say: Told what is going on, a line at a time.
+        say: Called with each line of progress.
         strategy_faults: The fault with the user's search strategy, which is not asked again then.
     """
 
@@ -91,7 +91,7 @@ class CostTable:
         self._hand_overs: dict[int, list[Transfer]] = {}
 
     def learn(self) -> None:
-        """Find out what a search needs beyond the survey: overheads, bounds, and where the time goes."""
+        """Measure the overheads, compute the bounds, and profile the targets, so that a search can begin."""
         usable = [*self._survey.usable, HOST_TARGET]
         # A variant takes the whole model alone, so that no kernel of it is expected or asked about.
         baselines = {target: found for target, found in self._survey.baselines.items() if target in usable}
@@ -205,7 +205,7 @@ class CostTable:
         return [self.measured_cost(candidate) for candidate in candidates]
 
     def recall(self, candidates: Iterable[CandidateKernel]) -> None:
-        """Learn what the database knows of candidates; nothing is built or measured."""
+        """Take over the database's timings of candidates; nothing is built or measured."""
         for candidate in candidates:
             if self.outcome_of(candidate) is None and (known := self._session.recall(self.job(candidate))) is not None:
                 self._learn(candidate.sub_graph, candidate.target, known)

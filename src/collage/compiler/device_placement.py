@@ -1,4 +1,4 @@
-"""Devices in a compilation: what a user demands is planned on the prepared model, and the search stays within it.
+"""Devices in a compilation: a user's demands are planned on the prepared model, and the search keeps to that plan.
 
 Planning (see ``docs/devices.md``) decides where operators run that the user annotated. The targets that may run them there
 are those that refine the planned scope. A kernel runs on one device. Operators that were left free go to the default device, if
@@ -122,7 +122,7 @@ class DevicePlacement:
 
     @property
     def threads(self) -> int:
-        """Threads that kernels are timed with: what the smallest core set has; 0 if there is none."""
+        """Threads that kernels are timed with: the number of cores in the smallest core set; 0 if there is none."""
         return min(map(len, self.cores.values()), default=0)
 
     @property
@@ -287,13 +287,13 @@ class DevicePlacement:
         return self._open_to(name) if self.is_free else (self._planned[name].device,)
 
     def _open_to(self, name: str) -> tuple[SEScope, ...]:
-        """The devices that fit what is demanded of a node."""
+        """The devices that meet the demands on a node."""
         demanded, candidates = self._demanded[name], {scope.device for scope in self._candidates.get(name, ())}
         fit = [device for device in self.devices if demanded.join(device) is not None]
         return tuple(device for device in fit if not candidates or device in candidates)
 
     def _on(self, name: str, device: SEScope) -> SEScope:
-        """The scope of a node on a device; its target is what is demanded, or configured there."""
+        """The scope of a node on a device. Its target is the demanded one, or the one configured there."""
         planned = self._planned[name]
         return (
             planned if planned.device == device else self.config.canonical(self._demanded[name].join(device) or device)
@@ -395,7 +395,7 @@ def lay_out(
         placement: The devices that its operators run on.
 
     Returns:
-        The model with copies; the kernels, with the names and scopes of what they read and make; devices and copies.
+        The model with copies; the kernels, with the names and scopes of their inputs and outputs; devices and copies.
     """
     _demand_memories(model, records)
     before = {str(node.name): [value.name for value in _values_of(node)] for node in model.graph}

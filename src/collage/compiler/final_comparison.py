@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 BASELINE = "baseline"
-"""Name of the finalist that stands for what the user has."""
+"""Name of the finalist that is the user's present set-up: the original model on ONNX Runtime."""
 
 _RACE = "collage.measure._executable_worker:ExecutableWorker"
 _NOISY = 1.5
@@ -90,7 +90,7 @@ def choose(
     *,
     baseline: Finalist | None = None,
 ) -> FinalComparison:
-    """Compare the plans end to end, with each other and with what the user has, and return the winner."""
+    """Compare the plans end to end, with each other and with the original model on ONNX Runtime, and return the winner."""
     if not problem.options.finals:
         return _least_predicted(problem, costs, session, plans)
     try:
@@ -187,7 +187,7 @@ def compare_again(
     """Compare an earlier winner with its rivals and the best single target once more.
 
     Returns:
-        The comparison with what was found out now; as it was, if the user ends this one or nothing finishes.
+        The comparison with the new results; unchanged if the user ends this one or nothing finishes.
     """
     assert finals.plan is not None
     names = {finals.plan.name, *finals.rivals, *_best_single(finals)}

@@ -1,13 +1,14 @@
 """Choosing by another objective than the latency, or within limits.
 
 Every plan that the search built and that is right is measured as it is used: in as many streams at once as it is to have, in a
-fresh process. What misses a limit is left out. Of the rest, the objective chooses:
+fresh process. Plans that exceed a limit are left out. Of the rest, the objective chooses:
 
 * **latency**: the final comparison, as ever, among those that keep the limits.
 * **throughput**: a comparison in turns in which all streams are busy. Each plan takes part with several numbers of streams.
 * **memory** and **size**: the least figure. The final comparison then only tells how fast that is.
 
-What is chosen is measured once more, in new processes, and those figures are reported. If they miss a limit, it is left out too.
+The chosen plan is measured once more, in new processes, and those figures are reported. If they miss a limit, it is
+left out too.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _MOST_RACED = 6
 """Variants that are compared in turns: each has a process that holds the weights once or more often."""
 _LOOK_S = 0.4
 _ROUNDS = 5
-"""Times that a size is written into what it is the size of: more digits make it longer."""
+"""Most rounds of writing the artefact's size into its own report, since more digits make it longer."""
 _NEAR = 20.0
 """Plans so many times slower than the fastest are not raced where the race only tells how fast the returned one is."""
 
@@ -103,7 +104,7 @@ def choose_finals(
         costs: Costs of kernels.
         session: Builds, and has the inputs.
         plans: All plans.
-        told: True if what the user has takes part.
+        told: True if the original model on ONNX Runtime takes part.
 
     Raises:
         LimitNotMet: Some plan is right, and none keeps all limits.
@@ -159,7 +160,7 @@ def _own(objective: str) -> set[str]:
 
 
 def _confirming(objective: str, wanted: Collection[str]) -> set[str]:
-    """Return what is measured of the chosen plan: with a throughput, the latencies under that load."""
+    """Return the quantities to measure of the chosen plan. A throughput adds the latencies under that load."""
     return {*wanted, *(_LATENCIES if objective == "throughput" else ())}
 
 

@@ -1,4 +1,4 @@
-"""Collage: the four phases of the specification, and what makes their result trustworthy.
+"""Collage: the four phases of the specification, and the checks of their result.
 
 ``compile`` is the whole story:
 
@@ -259,7 +259,7 @@ def find_plan(
 
 
 def _plan(survey: Survey, session: MeasureSession, database: Database, told: Progress) -> CompileResult:
-    """Return what the last compilation like this one ended with, if it holds, or the result of a search."""
+    """Return the result of an earlier equal compilation, if it still holds, or the result of a search."""
     problem, fusion = survey.problem, FusionReport()
     told.enter("search")
     session.say("collecting candidate kernels")
@@ -358,10 +358,10 @@ def _searched(
 def _recalled(
     survey: Survey, session: MeasureSession, known: CompileResult, store: ResultStore
 ) -> CompileResult | None:
-    """Build what an earlier compilation chose, and compare it again if it was chosen in doubt and the machine is calm.
+    """Build the plan of an earlier compilation. Compare it again if that choice was in doubt and the machine is calm.
 
     Returns:
-        The result; None if what was chosen then cannot be built now, or is wrong.
+        The result; None if that plan cannot be built now, or is wrong.
     """
     problem = survey.problem
     finals = lowered_again(problem, session, known.finals)

@@ -49,7 +49,8 @@ class PlannedKernel:
         target: The target that it is compiled for.
         rule: The rule that proposed it.
         device: The device that it runs on; None if neither the search nor the plan chooses.
-        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is
+            in none.
         cost: The measured or estimated cost when the plan was chosen, as text; None if that is not known.
     """
 
@@ -108,7 +109,7 @@ class Plan:
 
 
 def with_costs(plan: Plan, seconds: Iterable[float | None]) -> Plan:
-    """Return a plan whose kernels say what they cost, where it is known."""
+    """Return the plan with the known costs in its kernels."""
     told = [None if each is None else f"{each * 1e6:.4g} µs" for each in seconds]
     kernels = [replace(kernel, cost=text) for kernel, text in zip(plan.kernels, told, strict=True)]
     return replace(plan, kernels=tuple(kernels))
@@ -147,7 +148,7 @@ def single_plans(problem: Problem, survey: Survey, candidates: Iterable[Candidat
     A target whose kernels are bound to a rule has no others, alone as well: the largest first.
 
     If operators are placed on devices, alone means: on every device that the target may serve, by one kernel for each
-    range of operators there. What is free goes to the device on which that takes the fewest kernels.
+    range of operators there. Operators without a demand go to the device on which that takes the fewest kernels.
     """
     everything = IndexSet((1 << len(problem.graph)) - 1)
     most_s = math.inf if problem.options.weighs_bytes else HOPELESS * survey.best_single_s
@@ -329,7 +330,7 @@ def _empty_dimensions(problem: Problem) -> tuple[str, ...]:
 
 
 def kernel_spec(problem: Problem, plan: Plan, place: PlannedKernel, name: str = "") -> KernelSpec:
-    """Return what a kernel of a plan becomes in the partitioned model, with all that is known of it as metadata."""
+    """Return the partition of a planned kernel in the partitioned model, with all known facts as metadata."""
     kernel = problem.kernels.model(place.sub_graph, place.target)
     name, placement = name or str(kernel.graph.name), plan.placement
     scope = None if placement is None else placement.result_scope(place.sub_graph.nodes, place.target, place.device)

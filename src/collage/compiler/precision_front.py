@@ -37,7 +37,7 @@ def find_front(
     """Return the fastest plan for each of several budgets, by errors on judging samples and times end to end.
 
     Args:
-        survey: The problem, with what judges.
+        survey: The problem, with its judge.
         session: Builds and measures.
         costs: The search pays a price on errors, which is raised and lowered here.
         finals: The final comparison. Its winner takes part in any case.

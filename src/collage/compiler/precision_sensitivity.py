@@ -225,7 +225,7 @@ def ranked_units(
     Args:
         units: Ranges of nodes as bits.
         noise: Returns the error of the outputs if only the given nodes are quantised.
-        say: Told what is going on.
+        say: Called with each line of progress.
     """
     size = math.ceil(len(units) / _GROUPS)
     groups = [list(range(start, min(start + size, len(units)))) for start in range(0, len(units), size)]

@@ -112,7 +112,7 @@ class Problem:
 
 
 def with_reduced_precision(menu: Sequence[Target], session: MeasureSession) -> tuple[Target, ...]:
-    """Return a menu, and then what its targets offer in coarser types that this machine computes in faster."""
+    """Return a menu, with variants of its targets in coarser types that this machine computes faster."""
     reduced = [
         target.with_options(precision=precision)
         for target in menu

@@ -1,6 +1,6 @@
 """The second phase of a search, if its strategy has one: whole plans are timed end to end, between search and final comparison.
 
-What the strategy proposes joins the finalists. It is never returned without the final comparison.
+The strategy's proposals join the finalists. It is never returned without the final comparison.
 """
 
 from __future__ import annotations

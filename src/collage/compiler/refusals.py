@@ -101,7 +101,7 @@ def _why_original_fails(survey: Survey, session: MeasureSession) -> str | None:
 
 
 def _advice(problem: Problem) -> str:
-    """Return what a user can do where inputs were made up."""
+    """Return advice for the user if inputs were made up."""
     specs = [spec for spec in describe_inputs(problem.model) if spec.name not in problem.options.inputs]
     made_up = [spec.name for spec in specs]
     if not made_up:
@@ -186,7 +186,7 @@ def unsearched_bodies(survey: Survey) -> list[str]:
 
 
 def over_time(budget_s: float | None, took_s: float, survey_s: float) -> list[str]:
-    """Warn if a compilation took longer than the user granted, and say what cannot be shorter.
+    """Warn if a compilation exceeded the user's time budget, and name the parts that cannot be shorter.
 
     Args:
         budget_s: The time budget.

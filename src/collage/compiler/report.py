@@ -1,4 +1,4 @@
-"""The report of a compilation: what was chosen, how it compares, and how far it can be believed."""
+"""The report of a compilation: the plan, the comparison, and the checks behind it."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class CompileResult:
 
     @classmethod
     def of(cls, problem: Problem, costs: CostTable, finals: FinalComparison, search: SearchSummary) -> CompileResult:
-        """Return the result of a comparison, with what its plans were expected to take."""
+        """Return the result of a comparison, with the expected times of its plans."""
         kernels = () if finals.plan is None else finals.plan.kernels
         outcomes = [costs.outcome_of(kernel) for kernel in kernels]
         known = [outcome for outcome in outcomes if outcome is not None]
@@ -391,7 +391,7 @@ def _from_json(told: Mapping[str, Any]) -> NestedSubGraph:
 
 
 def _name_of(problem: Problem, session: MeasureSession) -> dict[str, Any]:
-    """Return what the result of a compilation depends on, besides its candidates."""
+    """Return everything that the result of a compilation depends on, except its candidates."""
     options, placement = problem.options, problem.placement
     return {
         "fact": _FACT,

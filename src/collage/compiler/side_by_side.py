@@ -177,7 +177,7 @@ class _Splitter:
         return total
 
     def _split(self, plan: Plan, part: int, *, in_branch: bool) -> Pieces | None:
-        """Return what the kernels of a plan have in a part of the model; None if that makes no kernels."""
+        """Return the pieces of a plan's kernels in a part of the model; None if that makes no kernels."""
         pieces = []
         for place in plan.kernels:
             inside = place.sub_graph.inside.bits & part

@@ -1,4 +1,4 @@
-"""Cost: what running a kernel, or a chain of kernels, takes.
+"""Cost of running a kernel, or a chain of kernels.
 
 Costs add, and are totally ordered. Three things can be known about a kernel: its seconds; that it cannot run
 (``Cost.INVALID``); or nothing (``Cost.UNKNOWN``), in which case fixed priorities decide. So a cost is the pair (sum
@@ -44,7 +44,7 @@ class Cost:
 
     @classmethod
     def of(cls, value: CostLike) -> Cost:
-        """Read what an estimator returned: a cost, or seconds, where NaN is unknown and infinity is invalid."""
+        """Read the return value of an estimator: a cost, or seconds. NaN means unknown and infinity means invalid."""
         if isinstance(value, Cost):
             return value
         return cls.UNKNOWN if math.isnan(value) else cls(seconds=float(value))

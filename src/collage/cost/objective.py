@@ -40,7 +40,7 @@ _LONGEST = 80
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of one plan, measured as it is used. None is what was not measured.
+    """Figures of one plan, measured as it is used. None if it was not measured.
 
     Attributes:
         runs_per_s: Runs per second of all streams together.

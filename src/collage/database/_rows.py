@@ -50,7 +50,7 @@ def fact_row(name: Mapping[str, Any], value: Any, origin: str) -> dict[str, Any]
 
 
 def parts_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The named parts of a row's key; None if they are none, or not what it is filed under."""
+    """The named parts of a row's key; None if they are not bytes of a row, or do not fit its key."""
     parts = read_json(row["parts"])
     return parts if why_no_key(parts) is None and digest_of(parts) == row["digest"] else None
 

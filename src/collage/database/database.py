@@ -1,8 +1,8 @@
 """The timing database, so that nothing is measured twice.
 
 SQLite (write-ahead log) by default; PostgreSQL by URL. Every row is committed when its measurement ends, so that a killed
-run loses at most the one under way. Only timings are shared, never binaries; each says where it was made. What a row
-holds is believed only if it makes sense: a damaged or hostile one is as good as none.
+run loses at most the one under way. Only timings are shared, never binaries; each says where it was made. Rows are
+validated: a damaged or hostile one counts as absent.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class Database:
         self._persistently("write", delete)
 
     def complaints(self) -> str | None:
-        """Return what the engine's own check finds wrong with the file, None if nothing."""
+        """Return the fault that the engine's own check finds in the file, None if there is none."""
         if self.file is None:
             return None
         with self._clearly("read"), self._engine.connect() as connection:
@@ -251,7 +251,7 @@ class Database:
         return self._persistently("read", read)
 
     def _introduce(self) -> None:
-        """Says once which machine its fingerprint stands for, so that others can read what they are sent."""
+        """Store the facts behind this machine's fingerprint once, so that others can interpret exported rows."""
         if self._introduced:
             return
         machine = this_machine()

@@ -67,7 +67,7 @@ def export_lines(database: Database) -> Iterator[str]:
 
 
 def import_lines(database: Database, lines: TextIO, source: str) -> Moved:
-    """Take what ``export_lines`` wrote; it is marked as imported, wherever it says that it comes from.
+    """Import the output of ``export_lines``. All rows are marked as imported, even if they name another origin.
 
     Args:
         database: The database that takes the rows.
@@ -103,7 +103,7 @@ def import_lines(database: Database, lines: TextIO, source: str) -> Moved:
 
 
 def merge(database: Database, source: str) -> Moved:
-    """Take what another database holds: a file here or at a URL, or a server. Rows keep their origin.
+    """Import the rows of another database: a file here or at a URL, or a server. Rows keep their origin.
 
     The other database is not changed.
 
@@ -131,7 +131,7 @@ def _file_of(source: str, folder: Path) -> Path:
 
 
 def _copy_of(file: Path, folder: Path) -> Path:
-    """A copy of an SQLite database that may be in use, for reading what may have to be migrated first."""
+    """A copy of an SQLite database that may be in use, so that it can be migrated before it is read."""
     if not file.is_file():
         raise UsageError(f"there is no timing database {file}")
     copy = folder / "copy.sqlite"

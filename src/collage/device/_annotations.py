@@ -1,6 +1,7 @@
-"""Annotations: what a model says about devices, in metadata that any ONNX tool keeps and ignores.
+"""Annotations: statements about devices in a model, as metadata that any ONNX tool keeps and ignores.
 
-What is *asked* for (by people or passes) and what was *planned* are kept apart. Results are written to the node that
+Scopes that are *asked* for (by people or passes) and scopes that were *planned* are kept apart. Results are written to
+the node that
 computes them, inputs and initializers to their graph, since nodes and graphs keep their metadata when models are copied
 and partitioned.
 """
@@ -53,10 +54,10 @@ SE_SCOPE = "se_scope"
 """Metadata key: the scope that was planned."""
 
 WHY = "se_scope_why"
-"""Metadata key of nodes: what the planned scope comes from."""
+"""Metadata key of nodes: the origin of the planned scope."""
 
 RESULT_SE_SCOPE = "result_se_scope"
-"""Metadata key of functions: where their result lies, and what they are compiled for."""
+"""Metadata key of functions: the scope of their results, with the target that they are compiled for."""
 
 _MEMORY_SCOPE = "memory_scope"
 
@@ -93,7 +94,7 @@ def on_device(
 
 
 def require_output(model: ir.Model, name: str, scope: ScopeLike) -> None:
-    """Demands that an output of the model is delivered in a scope; what computes it may be elsewhere.
+    """Demand that an output of the model is delivered in a scope; the node that computes it may be elsewhere.
 
     Raises:
         ConfigError: The model has no such output; near names are suggested.

@@ -1,4 +1,4 @@
-"""CompilationConfig: the devices that there are, and what a scope that is not fully given means on them."""
+"""CompilationConfig: the available devices, and the completion of scopes that are given in part."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CompilationConfig:
         host: ScopeLike | None = None,
         fallback_device: str = _CPU,
     ) -> CompilationConfig:
-        """Fill in what is not said.
+        """Complete the scopes, and return the configuration.
 
         A device without id gets the next free one of its type, a device without target the plain target of its type.
 
@@ -92,7 +92,7 @@ class CompilationConfig:
         raise TargetError(f"no configured device is {scope}; configured: {known_texts}")
 
     def device_of(self, scope: SEScope) -> SEScope:
-        """The device that a scope constrains. A target constrains it to what is configured for that target.
+        """The device that a scope constrains. A target restricts the scope to those that are configured for that target.
 
         Raises:
             TargetError: No configured scope agrees.

@@ -1,4 +1,4 @@
-"""A plan of devices told as data: what runs where, what is copied, and why."""
+"""A plan of devices as data: the device of each operator, the copies, and the reasons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def describe_plan(model: ir.Model, requests: DeviceRequests, fallback_device: st
         the value, from where to where it goes, and why.
 
     Raises:
-        ConfigError: The plan names what the model lacks.
+        ConfigError: The plan names a value or node that the model lacks.
         DeviceConflict: Demands contradict each other.
     """
     requests.annotate(model)

@@ -70,7 +70,7 @@ class KeptAnnotations:
         return frozenset(name for kept in annotated for name in (kept.name, *kept.results))
 
     def restore(self, model: ir.Model) -> list[LostAnnotation]:
-        """Annotates what has taken the place of annotated nodes: what has their name, else what makes their results.
+        """Annotate the nodes that replaced annotated ones: those of equal name, else those that make their results.
 
         Args:
             model: The model that passes made; changed in place.

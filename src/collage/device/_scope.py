@@ -1,4 +1,4 @@
-"""SEScope: where something is stored, and where and for what something is executed."""
+"""SEScope: the device and memory of a value, or the device and target of an operator."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SEScope:
 
     @classmethod
     def parse(cls, text: str) -> SEScope:
-        """Read what ``str`` of a scope gives; also a plain device (``cpu``, ``cuda:1``) and a target string.
+        """Parse the printed form of a scope; also a plain device (``cpu``, ``cuda:1``) and a target string.
 
         Raises:
             TargetError: The text is none of these, or its target is for another device.

@@ -116,7 +116,7 @@ class NodeExplanation:
 
 @dataclass(frozen=True, slots=True)
 class TargetExplanation:
-    """Everything that one target was offered, and what became of it.
+    """All candidates of one target, with their outcomes.
 
     Attributes:
         answer: Its answer about the whole model; None if it was not on the menu.
@@ -126,7 +126,7 @@ class TargetExplanation:
         wrong: Candidates that failed, or computed wrongly.
         refused: Candidates that it refused.
         chances: The candidates that came nearest to being chosen, the nearest first.
-        why_not: One sentence: the reason why it runs nothing, or what it runs.
+        why_not: One sentence: the operators that it runs, or the reason why it runs nothing.
         labels: By operators, a few words for them.
     """
 

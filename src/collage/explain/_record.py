@@ -1,4 +1,4 @@
-"""The record of what was tried: every kernel that a compilation looked at, and what became of it."""
+"""The record of what was tried: every kernel that a compilation looked at, with its outcome."""
 
 from __future__ import annotations
 

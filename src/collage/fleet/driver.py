@@ -1,4 +1,4 @@
-"""The driver: hands tasks to Ray, and keeps what comes back. It runs in a process of its own.
+"""The driver: hands tasks to Ray, and keeps the results. It runs in a process of its own.
 
 Everything that must not be lost is in the database and in the output folder. So the driver may die at any moment, as Ray's
 own code has it do when the head is gone: its supervisor starts another one.
@@ -60,7 +60,7 @@ class _Queue:
     Attributes:
         waiting: Tasks that are to be handed out.
         flying: Number of those under way.
-        refused: Nodes that are not what they say.
+        refused: Nodes whose hardware differs from their stated type.
         is_missed: True if it was said that there is no such node.
     """
 
@@ -77,7 +77,7 @@ class Driver:
         order: The tasks, and the limits that they run under.
         store: The states of the tasks.
         ray: The module, connected.
-        tell: Told each event, as JSON values.
+        tell: Called with each event, as JSON values.
         function: The work of a node.
     """
 
@@ -185,7 +185,7 @@ class Driver:
         queue.flying += 1
 
     def _collect(self) -> None:
-        """Take what has come back."""
+        """Take the results that have arrived."""
         if not self._flights:
             time.sleep(_LOOK_S / 4)
             return

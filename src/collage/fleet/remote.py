@@ -47,7 +47,8 @@ def compile_on(
 ) -> Kept:
     """Compile a model on a node of a type. Nodes that are not of it are refused, and of lost nodes the next one takes over.
 
-    A database on a server is used by the node itself. If it is a file here, the timings of this type are sent along, and new ones
+    A database on a server is used by the node itself. If it is a file here, the timings of this type are sent along,
+    and new ones
     come back.
 
     Args:
@@ -58,7 +59,7 @@ def compile_on(
         db: The database; None is the user's own.
         limit_s: Seconds that it may take.
         patience_s: Seconds to wait for a node.
-        say: Told what happens.
+        say: Called with each line of progress.
 
     Raises:
         UsageError: Options make no sense.
@@ -93,7 +94,7 @@ def compile_on(
 
 
 def describe_nodes(address: str, machines: list[str]) -> list[dict[str, Any]]:
-    """Return what each node of a cluster says of itself: its types, and its fingerprint."""
+    """Return the description of each node of a cluster: its types, and its fingerprint."""
     with join(address, machines) as ray:
         remote = ray.remote(num_cpus=0, max_retries=0)(describe_here)
         types: dict[str, list[str]] = {}

@@ -28,7 +28,7 @@ class Kept:
     Attributes:
         digest: SHA-256 of its file.
         time_us: Median latency, if it was measured.
-        gain: Speed-up over what the user had, if it was measured.
+        gain: Speed-up over the original model on ONNX Runtime, if it was measured.
         versions: The version of Collage, and the build of each toolchain that it uses.
     """
 

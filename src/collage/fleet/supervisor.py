@@ -57,7 +57,7 @@ def compile_fleet(
         tries: Number of tries that may fail for one task.
         limit_s: Seconds that one try may take.
         patience_s: Seconds without any progress, such as without a node, after which the command ends.
-        say: Told what happens, a line at a time.
+        say: Called with each line of progress.
 
     Returns:
         All tasks of the command, settled.
@@ -199,7 +199,7 @@ def _drive(order: Order, say: Say, counted: dict[str, int]) -> tuple[int, Mappin
 
 
 def _event(line: bytes) -> dict[str, Any]:
-    """Return what a driver told; libraries print to the same pipe what they like."""
+    """Return an event that a driver printed; None for other lines, which libraries print to the same pipe."""
     try:
         event = json.loads(line)
     except ValueError:

@@ -1,7 +1,7 @@
-"""The canonical form: one way to write what ONNX lets exporters write in several.
+"""The canonical form: one spelling where ONNX permits several.
 
-Toolchains differ most in what they make of unusual spellings (one of them crashes on an explicit empty third input of
-LayerNormalization), so models are brought to one spelling before any of them looks.
+Toolchains differ most in how they treat unusual spellings. One crashes on an explicit empty third input of
+LayerNormalization. So models are brought to one spelling first.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def forget_sharding(model: ir.Model) -> None:
 
 
 def forget_nameless_dims(model: ir.Model) -> None:
-    """Take dimensions of -1, and those called "", "?" or the like, for what their exporter meant: unknown.
+    """Replace dimensions of -1, and those called "", "?" or similar, by unknown ones, as their exporter meant.
 
     Two dimensions of one such name need not be of one length.
     """
@@ -233,7 +233,7 @@ def _same_pads(node: ir.Node) -> list[int]:
 
 
 def remove_unused(model: ir.Model) -> None:
-    """Drop what no output depends on: nodes, initializers, trailing empty inputs and outputs, opset imports."""
+    """Drop unused parts: nodes, initializers, trailing empty inputs and outputs, opset imports."""
     common.RemoveUnusedNodesPass()(model)
     for graph in model.graphs():
         for name, value in list(graph.initializers.items()):

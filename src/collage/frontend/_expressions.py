@@ -68,7 +68,7 @@ def length_of_symbol(dim: str, length: int) -> tuple[str, int] | None:
 
 
 def substituted(dim: str, lengths: Mapping[str, int]) -> int | str:
-    """Return what is left of a dimension where some symbols have lengths: a length, or an expression of the others.
+    """Return a dimension with some symbols replaced by lengths: a length, or an expression of the other symbols.
 
     An expression whose symbols are all known, and which has no length with these, stays.
     """

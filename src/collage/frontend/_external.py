@@ -50,7 +50,7 @@ class CheckedTensor(MappedTensor):
         return b"".join(self._pieces())
 
     def tofile(self, file: BinaryIO) -> None:
-        """Write the bytes of the tensor to a file, piece by piece: what is mapped would stay in memory."""
+        """Write the bytes of the tensor to a file, piece by piece, since mapped pages would stay in memory."""
         for piece in self._pieces():
             file.write(piece)
 

@@ -130,7 +130,7 @@ def _make_tensor(
 
 
 def _as_sizes(value: ir.Value, shape: tuple[int, ...], lengths: Mapping[str, int]) -> list[int] | None:
-    """Return what an input is that a Reshape or a Resize takes as it is, and that every tensor allows; None for others."""
+    """Return a value for an input that is the shape of a Reshape or the sizes of a Resize, which every tensor allows; None for others."""
     if len(shape) != 1:
         return None
     for node, position in value.uses():
@@ -152,7 +152,7 @@ def _floats(kind: Floats, shape: tuple[int, ...], random: np.random.Generator) -
 def integer_range(
     value: ir.Value, dtype: ir.DataType, lengths: Mapping[str, int]
 ) -> tuple[int, int] | tuple[None, None]:
-    """Return the half-open range that an integer input must lie in by what it is used for; None twice if it may be any."""
+    """Return the half-open range of an integer input that follows from its uses; None twice if it may be any."""
     limits = set(_limits(value, lengths))
     if not limits:
         return None, None
@@ -203,6 +203,6 @@ def _limit(node: ir.Node, position: int, lengths: Mapping[str, int]) -> tuple[in
 
 
 def _sizes(value: ir.Value | None, lengths: Mapping[str, int]) -> list[int]:
-    """The sizes of what is indexed; 1 for those that are unknown, so that 0 is the index."""
+    """The sizes of the indexed axes; 1 for those that are unknown, so that 0 is the index."""
     shape = value.const_value.shape if value is not None and value.const_value is not None else value and value.shape
     return [dim if isinstance(dim, int) else lengths.get(str(dim.value), 1) for dim in shape or ()]

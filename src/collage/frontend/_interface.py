@@ -71,8 +71,9 @@ def describe_outputs(model: ir.Model) -> tuple[TensorSpec, ...]:
 def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[str, tuple[int, ...]]:
     """Give every input a concrete, representative shape.
 
-    A symbol takes its value from ``dims``; an anonymous dimension is called ``input[axis]`` there. What ``dims`` leaves
-    open has the length that it has in the default of an input. Other lengths are chosen by name: lengths of sequences, nodes,
+    A symbol takes its value from ``dims``; an anonymous dimension is called ``input[axis]`` there. A dimension that is
+    not in ``dims`` has the length that it has in the default of an input. Other lengths are chosen by name: lengths of
+    sequences, nodes,
     edges and points are 128, heights and widths 224, lengths of the past 0, and everything else, batches above all, 1.
     Anonymous spatial dimensions of a rank-4 input, [N, C, H, W], are 224. Expressions of symbols, as exporters write them
     (``past + seq``, ``s0 - 1``), follow from their parts.
@@ -82,7 +83,7 @@ def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[st
         dims: Values of some dimensions.
 
     Returns:
-        Input name to shape. That of an input of unknown rank is the one of its default, or what the first operator takes.
+        Input name to shape. An input of unknown rank has the shape of its default, or one that its first operator takes.
 
     Raises:
         UsageError: ``dims`` names a dimension that the model does not have, or a negative value.

@@ -21,7 +21,7 @@ _FROM_NOTHING = 3
 
 
 def fix_lengths(model: ir.Model, lengths: Mapping[str, int]) -> ir.Model:
-    """Give symbolic dimensions one length for good: what depends on them can be computed ahead, by every toolchain.
+    """Fix symbolic dimensions to one length, so that every toolchain can compute dependent values ahead.
 
     Args:
         model: Any model; it is changed.
@@ -52,7 +52,7 @@ def fix_lengths(model: ir.Model, lengths: Mapping[str, int]) -> ir.Model:
 
 
 def _fixed(dim: int | ir.SymbolicDim, lengths: Mapping[str, int], place: str = "") -> int | str | None:
-    """Return what is left of a dimension: a length, a symbol, or an expression of what is open; None is to be inferred."""
+    """Return the dimension with known lengths filled in: a length, a symbol, or an expression of open symbols; None is to be inferred."""
     name = dim if isinstance(dim, int) else dim.value
     if isinstance(name, int):
         return name
@@ -71,7 +71,7 @@ def other_lengths(model: ir.Model, inputs: Mapping[str, Array], *, longer: bool 
     Args:
         model: Any model.
         inputs: One value per input, by name.
-        longer: True if dimensions may grow: what is 1 becomes 2, what is 0 becomes 3.
+        longer: True if dimensions may grow: 1 becomes 2, and 0 becomes 3.
 
     Yields:
         Values of dimensions, for ``bind_dims``, but for ``single_lengths``; nothing if all are fixed.
@@ -132,7 +132,7 @@ def free_dimensions(model: ir.Model, dims: Collection[str], given: Collection[st
 
 
 def dimension_name(name: str, axis: int, dim: int | str | None) -> str | None:
-    """Return what the option ``--dim`` calls a dimension of an input; None if it is fixed, or follows from others."""
+    """Return the name of an input's dimension in the option ``--dim``; None if it is fixed, or follows from others."""
     if dim is None:
         return f"{name}[{axis}]"
     return dim if isinstance(dim, str) and dim.isidentifier() else None
@@ -163,7 +163,7 @@ def _grown(length: int) -> int:
 
 
 def cut(value: Any, shape: tuple[int, ...] | None) -> Any:
-    """A tensor of this shape that holds what ``value`` begins with, and begins again where it is longer.
+    """A tensor of this shape with the first elements of ``value``, repeated if it is longer.
 
     So what it holds stays plausible: tokens that exist, masks that mask. Zeros where ``value`` has no elements. Lists of
     tensors stay as they are.

@@ -32,7 +32,8 @@ def probe_inputs(
 ) -> dict[str, Array] | None:
     """Make inputs of one kind, of the shapes and types of others.
 
-    Floats become what the kind says. Integers that are indices become their least or their largest values, and only "wide
+    The kind determines floating-point values. Integers that are indices become their least or their largest values, and
+    only "wide
     integers" changes other integers. Masks, truths and strings stay.
 
     Args:

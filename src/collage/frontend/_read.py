@@ -116,7 +116,7 @@ def as_onnx(
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> Any:
-    """Return a source of ``read_model`` in the form of ONNX: what is PyTorch's is exported, all else stays.
+    """Return a source of ``read_model`` as ONNX: a PyTorch object is exported, anything else is returned unchanged.
 
     Args:
         source: See ``read_model``, also for the rest.
@@ -137,7 +137,7 @@ def as_onnx(
 
 
 def _torch_file_reason(path: Path) -> str | None:
-    """Return what to do with a file of PyTorch's, by the end of its name, or None for any other file."""
+    """Return advice for a file of PyTorch's, by the end of its name; None for any other file."""
     if path.suffix == ".pt2":
         # Loading one unpickles objects, evaluates expressions and looks up functions by name.
         return (

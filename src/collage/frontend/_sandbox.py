@@ -42,7 +42,7 @@ def infer_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
 
     Args:
         model: The model.
-        strict: Fail where an operator is given what it does not take. Otherwise its results are left unknown.
+        strict: Fail if an operator's input has a type or shape that it does not take. Otherwise its results are left unknown.
 
     Raises:
         RuntimeError: It failed.

@@ -46,7 +46,7 @@ class TensorFacts:
 
 
 def check_tensor(tensor: onnx.TensorProto, where: str, *, max_rank: int, max_bytes: int) -> TensorFacts:
-    """Refuse a tensor whose data cannot be what its type and shape say.
+    """Refuse a tensor whose data does not fit its type and shape.
 
     Raises:
         ModelError: Unknown type, impossible shape, too large, or too much or too little data.

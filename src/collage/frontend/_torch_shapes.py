@@ -27,7 +27,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 def shapes_for_export(
     module: torch.nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
 ) -> tuple[dict[str, Any], Any, list[Any]]:
-    """Return what PyTorch's exporter takes, and the dimensions of each leaf of the arguments, names included.
+    """Return the dynamic shapes for PyTorch's exporter, and the dimensions of each leaf of the arguments, with their names.
 
     Args:
         module: The module.

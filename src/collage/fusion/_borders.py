@@ -2,8 +2,8 @@
 
 The search is optimal among the candidates that it is given, and where these end was decided before anything was
 measured. So every two neighbouring kernels of the best cover are looked at again: the first may take over the first
-operators of the second, or give it its own last ones. What moves is split off along the order of
-the nodes, at positions where few values are live.
+operators of the second, or give it its own last ones. The operators that move are split off along the order of the
+nodes, at positions where few values are live.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def moved_borders(
 ) -> tuple[CandidateKernel, ...]:
     """Candidates that move a border of a cover, for the targets on both sides of it.
 
-    Every candidate is valid and admissible, and comes with the one that takes what it leaves: both sides of a border
-    are there or neither, so that a search over these and the old candidates can make the move.
+    Every candidate is valid and admissible. It comes with a candidate for the other side of the border, so that a
+    search can make the move.
 
     Args:
         graph: The dataflow graph.
@@ -60,7 +60,7 @@ def moved_borders(
         accepts: Returns True if a target takes a sub-graph; by default each takes all.
         moves_per_border: Most moves proposed for two neighbours, those with the fewest values across first.
         max_candidates: Most candidates proposed. Kernels that come first are served first.
-        report: Told where it stopped.
+        report: Takes a note if a limit stopped the enumeration.
     """
     accepts = accepts or (lambda sub_graph, target: True)
     known = {(kernel.bits, kernel.target) for kernel in cover}

@@ -1,4 +1,4 @@
-"""Candidate kernels: what the search chooses from, and how they are collected from the rules of all targets."""
+"""Candidate kernels, from which the search chooses, and their collection from the rules of all targets."""
 
 from __future__ import annotations
 
@@ -132,9 +132,9 @@ def collect_candidates(
     Args:
         graph: The dataflow graph.
         specs: The specs.
-        report: Told how many candidates were left out, and which rules stopped early.
+        report: Takes the number of candidates that were left out, and the names of rules that stopped early.
         planned: The target that device planning gave a node, None if it is free.
-        admissible_only: Leave out what is not admissible, so that no cover can be cyclic: see
+        admissible_only: Leave out candidates that are not admissible, so that no cover can be cyclic: see
             ``SubGraph.is_admissible``.
     """
     report = report or FusionReport()

@@ -72,7 +72,7 @@ def max_coalesce(
 
 
 def greedy_cover(candidates: Iterable[CandidateKernel]) -> tuple[CandidateKernel, ...]:
-    """Disjoint candidates, the largest first: what fusion without a search does.
+    """Disjoint candidates, the largest first, as fusion without a search chooses them.
 
     Ties go to the candidate that comes first. Candidates should be admissible, or kernels may feed each other in
     a circle.

@@ -15,7 +15,7 @@ __all__ = ["CombineByPrimitivesFusionRule"]
 
 @dataclass(frozen=True)
 class CombineByPrimitivesFusionRule(FusionRule):
-    """Everything that primitives can combine from what a rule finds, which is itself part of the result.
+    """All combinations, by primitives, of the sub-graphs of a rule, together with these sub-graphs themselves.
 
     A sub-graph that is not valid may grow into one that is: the two branches of a diamond have two exits, with
     their join they have one. So combinations are kept even if they have too many exits, as long as no path leaves

@@ -102,7 +102,7 @@ def gather_fusion_specs(
         toolchain_of: The toolchain of a target.
         coverage_of: Returns the predicate of the operators that a target takes. Targets with equal predicates may share a spec.
         options: Options.
-        host_target: If given, a last spec offers every operator to it: what may be left behind.
+        host_target: If given, a last spec offers every operator to it, so that any operator may stay on the host.
     """
     options = options or FusionOptions()
     specs: dict[Hashable, FusionSpec] = {}
@@ -143,7 +143,7 @@ def _rule_of(target: Target, toolchain: Toolchain, coverage: NodePredicate, opti
 
 
 def _style_of(target: Target, toolchain: Toolchain) -> FusionStyle:
-    """The style that follows from what a toolchain says of itself."""
+    """The style that follows from the attributes of a toolchain."""
     if toolchain.optimises_whole_graphs:
         return FusionStyle.REGIONS
     if target.is_native or getattr(toolchain, "considers_library", False):

@@ -126,8 +126,8 @@ class TupleArgPrimitive:
 class ConstantArgPrimitive:
     """Adds to a candidate all that computes constants for it: operators that read nothing that varies.
 
-    Weights themselves are not nodes, and are always part of what reads them. This is for what was not folded, such as
-    weights that are dequantised. A constant that others read too is not added.
+    Weights themselves are not nodes, and are always part of their reader. This primitive is for operators that were not
+    folded, such as the dequantisation of weights. A constant that others read too is not added.
     """
 
     name: str = "constant argument"

@@ -21,7 +21,7 @@ class RegionFusionRule(FusionRule):
 
     Ranges run between cuts: every position of a small graph, else those that fewer values cross than their neighbours,
     narrowest first. If cuts are few all pairs of them are taken; where they are many, those that are 1, 2, 4, 8 …
-    cuts apart, with what lies before and after each. Maximal ranges, the whole graph if it is supported, are always
+    cuts apart, with the ranges before and after each. Maximal ranges, the whole graph if it is supported, are always
     there. Any contiguous range is admissible, since whatever it feeds comes after it.
 
     Attributes:

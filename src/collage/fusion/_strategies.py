@@ -83,7 +83,7 @@ def pattern_based(table: Iterable[PatternRow], max_depth: int = 8, max_candidate
 
 
 def only_patterns(patterns: Iterable[GraphPattern]) -> FusionRule:
-    """Just what the patterns say."""
+    """Exactly the matches of the patterns."""
     return UnionFusionRule(tuple(DFPatternFusionRule(pattern) for pattern in patterns), "only patterns")
 
 

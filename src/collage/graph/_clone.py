@@ -46,7 +46,7 @@ def clone_node(
     metadata: Mapping[str, str] | None = None,
     clone_body: CloneBody | None = None,
 ) -> ir.Node:
-    """A copy of a node that reads the new values; its outputs and what its bodies define are entered into ``values``.
+    """A copy of a node that reads the new values. Its outputs, and values of its bodies, are entered into ``values``.
 
     Args:
         node: The node to copy.

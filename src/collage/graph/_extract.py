@@ -99,7 +99,7 @@ def composite_marks(nested: Iterable[NestedSubGraph], prefix: str = "") -> dict[
 
 
 def kernel_ir_version(model: ir.Model | None) -> int:
-    """The IR version of what is made from a model."""
+    """The IR version of models that are made from a model."""
     lowest, highest = _IR_VERSIONS
     return lowest if model is None else min(max(model.ir_version, lowest), highest)
 

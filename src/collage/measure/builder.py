@@ -44,7 +44,7 @@ class Builds:
         counters: Counts what is built.
         threads: Threads that each kernel may use; 0 is the toolchains' default.
         limits: Limits of a build.
-        say: Told what is going on.
+        say: Called with each line of progress.
     """
 
     def __init__(

@@ -96,7 +96,7 @@ def measure(
         remeasure: Measure again even if the timing is known.
         toolchains: The registry of toolchains; the installed ones by default.
         workers: Worker processes to use and to leave running.
-        say: Told what is going on, a line at a time.
+        say: Called with each line of progress.
 
     Raises:
         UsageError: An unknown target, or inputs that do not fit.

@@ -41,7 +41,7 @@ class ProcessCompatibility:
         toolchains: The registry of toolchains.
         database: The database that holds verdicts.
         build_of: The build of a target's toolchain.
-        say: Told what is going on.
+        say: Called with each line of progress.
         leaves: Tells the targets of the kernels that toolchains load for a target; by default the target itself.
     """
 

@@ -33,7 +33,7 @@ class Quarantine:
         database: The database that holds quarantines.
         deaths: Jobs in a row that have to die.
         forgive: Ignore the quarantines in the database.
-        say: Told when a toolchain is quarantined.
+        say: Called with a line of text when a toolchain is quarantined.
     """
 
     def __init__(self, database: Database, deaths: int, *, forgive: bool, say: Callable[[str], None]) -> None:

@@ -43,7 +43,7 @@ class MeasureSession:
     """Builds and measures kernels of one model.
 
     Attributes:
-        say: Told what is going on, a line at a time.
+        say: Called with each line of progress.
         values: The model's inputs and intermediate values, at its most frequent lengths.
         occasions: All on which kernels are timed, with their shares of all runs; the first is ``values``.
         other_folders: Folders of further value stores on which kernels are checked.
@@ -57,7 +57,7 @@ class MeasureSession:
         remeasure: Do not look up what the database knows.
         limits: Limits of workers; None is what ``Limits`` says.
         workers: Worker processes to use and to leave running; None is the session's own.
-        say: Told what is going on.
+        say: Called with each line of progress.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ class WorkerPool:
         limits: Limits of workers.
         forgive: Try again what an earlier session quarantined.
         workers: Worker processes to use and to leave running; None is the crew's own.
-        say: Told what is going on.
+        say: Called with each line of progress.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ __all__ = ["Body", "Constant", "ControlFlowKernel", "LoadKernel", "Program"]
 Array = np.ndarray[Any, np.dtype[Any]]
 LoadKernel = Callable[[Compiled], Kernel]
 Record = Callable[[int, Mapping[str, Any]], None]
-"""Told of each run of a body: its number, and the values that it reads, by name."""
+"""Called before each run of a body, with its number and the values that it reads, by name."""
 
 _OPERATORS = ("If", "Loop", "Scan")
 _MOST_BYTES = 64 << 20
@@ -177,7 +177,7 @@ class ControlFlowKernel:
         load: Loads one of its kernels.
 
     Attributes:
-        record: Told of each run of a body; None in the usual case.
+        record: Called before each run of a body; None in the usual case.
 
     Raises:
         ToolchainError: The program does not fit the kernels.

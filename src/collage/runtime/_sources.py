@@ -68,7 +68,7 @@ class HostKernels:
         recipe: The executable's.
         workspace: Its folder.
         toolchains: The registry of its toolchains.
-        notes: Told what had to be rescued.
+        notes: Takes a sentence for each kernel that the host replaced.
     """
 
     def __init__(self, recipe: Recipe, workspace: Path, toolchains: Registry, notes: list[str]) -> None:

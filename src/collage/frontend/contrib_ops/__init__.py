@@ -116,7 +116,7 @@ def opset_to_write_in(version: int, operators: Iterable[tuple[str, int]]) -> int
 def standard_form(
     node: onnx.NodeProto, version: int, facts: Facts, *, exact: bool = True
 ) -> list[onnx.NodeProto] | None:
-    """Standard nodes that compute what a contributed one does; None if there are none, or a fact is missing.
+    """Standard nodes that compute the same as a contributed one; None if there are none, or a fact is missing.
 
     Args:
         node: Of a model that has ONNX's opset ``version``.
