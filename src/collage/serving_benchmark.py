@@ -41,7 +41,7 @@ _PERCENTILES = ("p10", "p50", "p90", "p95", "p99")
 
 @dataclass(slots=True)
 class _Contestant:
-    """A contestant with its process, and what it got done in its turns."""
+    """A contestant with its process, and the runs of its turns."""
 
     finalist: Finalist
     worker: Worker

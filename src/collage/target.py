@@ -1,4 +1,4 @@
-"""Targets: what a kernel is compiled for, and by which toolchain.
+"""Targets: the device that a kernel is compiled for, and the toolchain that compiles it.
 
 A target is written the way TVM writes it: a kind, then attributes.
 
@@ -9,7 +9,7 @@ A target is written the way TVM writes it: a kind, then attributes.
 
 A bare toolchain name is an alias (``openvino`` is ``llvm -compiler=openvino``); ``cuda:onnxruntime`` forces the kind.
 ``with target:`` makes a target the current one, for passes and predicates that ask ``Target.current()``.
-``fusion.gather_fusion_specs`` says how targets become fusion rules, and ``Target.refines`` what "T refines U" means.
+``fusion.gather_fusion_specs`` turns targets into fusion rules. ``Target.refines`` defines "T refines U".
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NATIVE_TOOLCHAIN = "tvm"
 """The toolchain that serves a target with neither ``-compiler`` nor ``-libs``."""
 
 HOST_TOOLCHAIN = "host"
-"""The toolchain of what is left behind: views, and operators that nothing on the menu takes."""
+"""The toolchain of operators that stay on the host: views, and operators that no target of the menu takes."""
 
 _NAMES = ("compiler", "libs")
 
@@ -180,7 +180,7 @@ class Target:
 
     @property
     def build_name(self) -> str:
-        """Under what a build of the toolchain is kept: its name, and the kind where that is not ``llvm``.
+        """Key under which a build of the toolchain is stored: its name, and the kind if that is not ``llvm``.
 
         One toolchain depends on other things where it serves another kind of device.
         """
@@ -200,7 +200,7 @@ class Target:
         return replace(self, options=tuple({**dict(self.options), **options}.items()))
 
     def refines(self, other: Target) -> bool:
-        """Return True if this target may serve what was planned for ``other``.
+        """Return True if this target may run operators that were planned for ``other``.
 
         True if the two are equal, or where this one names a toolchain or a fusion spec, ``other`` does
         not, and they agree on everything else, options included.

@@ -91,7 +91,7 @@ def _searched(
     find_plan: FindPlan,
     seconds_left: Callable[[], float] | None = None,
 ) -> Iterator[tuple[CandidateKernel, Cost]]:
-    """Yield candidates with the sum of what their bodies were predicted to cost; without a clock, nothing is timed."""
+    """Yield candidates with the predicted cost of their bodies; without a clock, nothing is timed."""
     problem = survey.problem
     for i, node in enumerate(problem.graph.nodes if problem.placement is None else ()):
         if not is_searchable(node) or not _is_worth_it(survey, i):

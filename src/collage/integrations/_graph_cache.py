@@ -1,7 +1,7 @@
 """Compiled graphs of ``torch.compile`` on disk, so that a new process need neither export nor compile them.
 
-A graph is known by everything that decides what it computes: its operators and their arguments, the types and layouts of what
-it takes, the values of the weights, the versions of PyTorch and of Collage, and the options. An entry is an artefact and a
+The key of a graph holds everything that its results depend on: its operators and their arguments, the types and layouts
+of its inputs, the values of the weights, the versions of PyTorch and of Collage, and the options. An entry is an artefact and a
 file of facts beside it. A graph that holds anything that cannot be told apart by its name is not kept.
 """
 
@@ -105,7 +105,7 @@ class GraphCache:
         return digest.hexdigest()[:40]
 
     def graph(self, key: str) -> GraphFacts | None:
-        """Return what is known of a graph; None if that is nothing."""
+        """Return the known facts about a graph; None if that is nothing."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             return GraphFacts.from_json(json.loads((self._folder / f"{key}.json").read_text(encoding="utf-8")))
         return None

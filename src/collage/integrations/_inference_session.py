@@ -143,11 +143,11 @@ class InferenceSession:
     Args:
         path_or_bytes: A model's file or bytes, or an artefact's folder or zip.
         sess_options: ONNX Runtime's options. ``intra_op_num_threads``, ``enable_profiling`` and overrides of a model's free
-            dimensions do what they do there. Others are warned of if they change nothing here, and refused if they promise
-            what Collage does not keep.
+            dimensions do what they do there. Options without effect here cause a warning. Options whose effect Collage
+            cannot provide are refused.
         providers: Execution providers. Only the CPU's is there, and others are warned of.
         provider_options: Options for them, which are warned of.
-        targets: The menu; None is what ``choose_menu`` says.
+        targets: The menu; None is the result of ``choose_menu``.
         options: See ``CompileOptions``.
         cache_dir: Folder of compiled models; None is ``collage/sessions`` in the user's cache folder.
         trusted: An artefact is one of your own; see ``collage.load``.
@@ -273,7 +273,7 @@ class InferenceSession:
         ]
 
     def get_modelmeta(self) -> ModelMetadata:
-        """Return what the model's file says about the model."""
+        """Return the metadata of the model's file."""
         return self._metadata
 
     def enable_fallback(self) -> None:
@@ -362,7 +362,7 @@ class InferenceSession:
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
-        """Run the model on what is bound. Outputs that memory is bound to are written there.
+        """Run the model on the bound inputs and outputs. Outputs that memory is bound to are written there.
 
         Raises:
             InputError: The binding is another session's, or something that is bound does not fit.

@@ -32,13 +32,13 @@ __all__ = [
 CPU = "CPUExecutionProvider"
 
 HONOURED = frozenset(("intra_op_num_threads", "enable_profiling", "profile_file_prefix"))
-"""Options of a session that do what they do in ONNX Runtime."""
+"""Options of a session that have the same effect as in ONNX Runtime."""
 
 REFUSED: Mapping[str, str] = {
     "optimized_model_filepath": "session.executable.save(path) writes the compiled model",
     "use_deterministic_compute": "kernels of several toolchains give no such promise; targets=['host'] runs operators as written",
 }
-"""Options of a session that promise what Collage does not keep, and the way out."""
+"""Options of a session whose effect Collage cannot provide, each with advice."""
 
 WITHOUT_EFFECT: Mapping[str, str] = {
     "inter_op_num_threads": "kernels run one after the other; a plan of devices, --devices, runs some side by side",

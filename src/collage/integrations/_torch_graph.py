@@ -131,7 +131,7 @@ class PureGraph:
         return [results[i] for i in self._fresh]
 
     def finish(self, arguments: Sequence[Any], computed: Sequence[torch.Tensor]) -> list[Any]:
-        """Write back what the graph writes, and return its outputs.
+        """Write back the tensors that the graph changes, and return its outputs.
 
         Args:
             arguments: The graph's.
@@ -352,7 +352,7 @@ def _export(module: torch.nn.Module, arguments: tuple[Any, ...], shapes: Any, fu
 
 
 def _guards(program: torch.export.ExportedProgram) -> Any:
-    """Return what PyTorch calls to check that a program may be called with arguments."""
+    """Return the function that checks if a program may be called with arguments."""
     with quiet_export():
         return getattr(program.module(), "_guards_fn", None)
 

@@ -2,8 +2,7 @@
 
 PyTorch finds it by entry point. It computes what PyTorch computes, effects on buffers and inputs included, or leaves the
 graph to PyTorch, and one warning says so and why: gradients, random numbers, what cannot be exported or compiled, and results
-that differ from PyTorch's. Lengths at which PyTorch is faster are left to it too. What the user asked for wrongly is raised to
-the caller.
+that differ from PyTorch's. Lengths at which PyTorch is faster are left to it too. Errors of the user are raised to the caller.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ Call = Callable[..., Any]
 _logger = logging.getLogger(__name__)
 
 _PATIENCE_S = 3.0
-"""A line says what is going on when compiling takes longer."""
+"""A line reports progress if compiling takes longer."""
 
 _CHECKED_CALLS = 2
 """The first calls with new lengths whose results are compared with PyTorch's."""
@@ -75,7 +74,7 @@ def collage_backend(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Call:
-    """Return what runs a graph for ``torch.compile``; it compiles when it is first called.
+    """Return the function that runs a graph for ``torch.compile``; it compiles when it is first called.
 
     Args:
         graph: The graph that Dynamo traced.

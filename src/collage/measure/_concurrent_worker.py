@@ -210,7 +210,7 @@ class OriginalAtOnceWorker(OriginalFileWorker):
     """The original file on ONNX Runtime with its defaults, under load: one session, called by several threads or by one.
 
     Args:
-        concurrency: Number of callers. If a single one gets more done, that is what counts.
+        concurrency: Number of callers. If a single one has a higher throughput, that counts.
         arguments: See ``OriginalFileWorker``.
     """
 

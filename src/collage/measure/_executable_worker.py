@@ -31,8 +31,8 @@ class _Service:
         values: Folders of ``ValueStore``s with the model's inputs and reference outputs. It is checked on all of them.
         weights: Of the first of these folders, on which it is timed: how often each is met. They add up to 1.
         lengths: The same with other lengths, for which the host may stand in.
-        is_reduced: It computes in a coarser type than the model. Then its error on probing inputs does not count: they are
-            not what a budget is stated for. Its outputs there must be recognisable.
+        is_reduced: It computes in a coarser type than the model. Then its error on probing inputs does not count, since
+            a budget is stated for the user's data. Its outputs there must be recognisable.
         is_calibrated: It quantises by ranges. Then its outputs on inputs beyond these need only be finite.
     """
 

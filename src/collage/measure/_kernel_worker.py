@@ -133,9 +133,9 @@ class KernelWorker:
         rounding_sensitive: Sequence[str],
         tolerance: float,
     ) -> dict[str, Any]:
-        """Run a kernel on the model's real values and compare what it returns.
+        """Run a kernel on the model's real values and compare its outputs.
 
-        A kernel that writes over its inputs is wrong too: what else reads them would be spoiled. At other lengths than the
+        A kernel that writes over its inputs is wrong too, since other kernels read them. At other lengths than the
         user's it may fail, since the host stands in for kernels that do; it must not be wrong.
 
         Args:
@@ -279,7 +279,7 @@ class KernelWorker:
         inputs: Sequence[str],
         folder: str,
     ) -> list[int]:
-        """Run an operator with bodies, and keep what each body is given in its first, its middle and its last run.
+        """Run an operator with bodies, and keep the inputs of each body in its first, its middle and its last run.
 
         Args:
             compiled: The operator; each of its bodies is one kernel.

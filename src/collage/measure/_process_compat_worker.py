@@ -36,7 +36,7 @@ class ProcessCompatWorker:
         self._workspace = Path(workspace)
 
     def probe(self) -> str | None:
-        """Build a kernel on each toolchain, run them in turns; what is wrong then, or None."""
+        """Build a kernel on each toolchain and run them in turns; return the fault that shows, or None."""
         cores = os.sched_getaffinity(0)
         loaded = {member["target"]: self._load(member) for member in self._members}
         kernels = {target: made for target, made in loaded.items() if made is not None}

@@ -1,4 +1,4 @@
-"""The survey of a model: what each toolchain takes, how long it needs for that as a whole, and where the time goes.
+"""The baselines of a model: the operators that each toolchain takes, their time as one kernel, and the time per operator.
 
 Before any candidate is looked at, every target is tried on the whole model, or, where it refuses some operators, on the
 largest ranges that it takes. That is needed anyway (nothing that Collage makes may be slower), it answers most questions

@@ -63,7 +63,7 @@ class BodyPlans:
 
         Args:
             plan: The plan.
-            build_of: Tells what the timings of a target depend on.
+            build_of: Returns the build of a target's toolchain, on which timings depend.
         """
         told = repr(
             [[(k.inside.bits, str(k.target), k.nested, build_of(k.target)) for k in kernels] for kernels in plan]
@@ -175,7 +175,7 @@ class BodyPlans:
 
         Args:
             model: A model whose nodes have unique names; it is not changed.
-            nodes: Names of nodes of its main graph, each with its target and with what names in its bodies begin with.
+            nodes: Names of nodes of its main graph, each with its target and the prefix of names in its bodies.
         """
         model = copy_model(model)
         by_name = {str(node.name): node for node in model.graph.all_nodes()}

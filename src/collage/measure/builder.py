@@ -41,7 +41,7 @@ class Builds:
     Args:
         worker_pool: The workers that build them.
         workspace: Folder for kernels, with the model's weights file.
-        counters: Counts what is built.
+        counters: Counts the builds.
         threads: Threads that each kernel may use; 0 is the toolchains' default.
         limits: Limits of a build.
         say: Called with each line of progress.

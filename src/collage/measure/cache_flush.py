@@ -1,6 +1,6 @@
-"""Memory that every processor goes through, so that its caches hold what they would hold inside a model.
+"""Memory that every processor reads through, so that its caches hold the same share of foreign data as inside a model.
 
-What a kernel's own processor touches leaves the caches of the others as they were, with half of the kernel's weights and code
+Accesses of one processor leave the caches of the others unchanged, with half of the kernel's weights and code
 in them. They also wake up for it, as for the kernel before: a processor of a virtual machine that has slept for some
 milliseconds takes as long as a small kernel to come back.
 """

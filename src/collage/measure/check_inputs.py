@@ -1,6 +1,6 @@
 """The sets of inputs that kernels and executables are checked on, each with the values that are right there.
 
-The first set is what kernels are timed on. Others have other values, other lengths where dimensions are symbolic, and probing
+Kernels are timed on the first set. Others have other values, other lengths where dimensions are symbolic, and probing
 values. On each, the prepared model's values are compared with those of the original model, whose outputs become the reference.
 """
 
@@ -75,7 +75,7 @@ class CheckingSets:
         probes: Kinds of probing inputs that the model takes.
         lacks_inputs: It cannot be run because it fails on inputs that were made up; given ones may do.
         notes: Notes for the user about inputs that were made up.
-        made: Inputs that the model takes, and what makes more of their kind; None if it could not be run.
+        made: Inputs that the model takes, with the function that makes more of their kind; None if it could not be run.
         dims: Representative lengths, among them those that were guessed since the model failed at the usual ones.
     """
 
@@ -233,7 +233,7 @@ def _guesses(model: ir.Model, inputs: Mapping[str, Any], given: Collection[str])
 def agrees_with_original(
     model: ir.Model, shown_on: ValueStore, measure_session: MeasureSession, original: OriginalModel, tolerance: float
 ) -> bool:
-    """Return whether another preparation of a model computes what the original does.
+    """Return True if another preparation of a model has the results of the original.
 
     Args:
         model: The other preparation, its weights in the session's workspace.

@@ -39,7 +39,7 @@ def explain_model(
     dims: Lengths | None = None,
     fixed: Mapping[str, int] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """For each target alone on the whole model: whether its timing is known, or what the nearest stored one differs in.
+    """For each target alone on the whole model: its timing, or the differences of the nearest stored one.
 
     Raises:
         ModelError: The file is not a valid model.

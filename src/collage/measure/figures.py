@@ -71,7 +71,7 @@ def measure_figures(
 
 
 def measure_original(path: Path, quantities: Collection[str], session: MeasureSession, threads: int) -> Figures:
-    """Measure a model's file on ONNX Runtime with its defaults; only what memory and size are asked for.
+    """Measure a model's file on ONNX Runtime with its defaults; only memory and size, and only if they are requested.
 
     Raises:
         ToolchainError: It cannot be loaded or run.

@@ -59,7 +59,7 @@ def capture_at_some_lengths(
 
 
 def other_guesses(model: ir.Model, dims: Collection[str], given: Collection[str]) -> Iterator[dict[str, int]]:
-    """Yield lengths of free dimensions to try: what weights demand, then lengths for one of them and for all.
+    """Yield lengths of free dimensions to try: those that weights demand, then lengths for one dimension and for all.
 
     Batches stay as they are.
 

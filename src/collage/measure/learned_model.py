@@ -5,10 +5,10 @@ An expectation is learned, not proved: a search that relies on it may miss an op
 * where the time goes inside kernels that were measured whole, as the toolchain's own profiler reports (the *base* of a node);
 * for toolchains without a profiler, the best base that any other has for the node, optimistically;
 * how far measurements of this toolchain were off so far, for the operator types in question, and for kernels that
-  overlap this one. What was learned nearby counts most, and near is what shares most of the time: of what is cheap, a
-  large kernel may lack any number of nodes.
+  overlap this one. Measurements of similar kernels count most. Two kernels are similar if they share nodes that make up
+  most of the time.
 
-A measurement is never an expectation: what was measured is what it costs.
+The cost of a measured kernel is its measurement, not an expectation.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class LearnedCostModel:
         self._known.setdefault(target, _Known(self._known[like].dispatch_s))
 
     def learn_profile(self, target: Hashable, seconds: Mapping[int, float]) -> None:
-        """Take over where the time goes on a target: seconds by node index, measured inside a larger kernel."""
+        """Take over the profile of a target: seconds by node index, measured inside a larger kernel."""
         self._known[target].base_s.update(seconds)
         for node, value in seconds.items():
             self._best_base[node] = min(self._best_base.get(node, math.inf), value)
@@ -115,7 +115,7 @@ class LearnedCostModel:
         return self._node_s(self._known[target], node)
 
     def learn_measurement(self, target: Hashable, nodes: int, seconds: float) -> None:
-        """Take over what a kernel really took; a later measurement takes the place of an earlier one."""
+        """Take over the measured time of a kernel; a later measurement replaces an earlier one."""
         estimate = self._estimate(target, nodes)
         if estimate.raw_s <= 0 or not seconds > 0:
             return

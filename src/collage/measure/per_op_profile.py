@@ -1,6 +1,6 @@
 """A profile for toolchains that have none: one operator of each important type is measured alone.
 
-What a type costs on another toolchain is the wrong guide just where toolchains differ, which is where mixing pays. A
+The time of a type on another toolchain is a poor estimate if toolchains differ, and that is when mixing pays. A
 few small kernels give these times. They are candidates themselves, so nothing is measured for this alone.
 """
 

@@ -1,7 +1,7 @@
 """The reference run: every intermediate value of the model, once, on real inputs.
 
-Kernels are then measured on what they will really be given (indices in range, masks that mask), and checked against what
-they should return. If dimensions are symbolic, they are measured at all lengths that the user calls representative, and
+Kernels are then measured on realistic inputs (indices in range, masks that mask), and checked against the reference
+outputs. If dimensions are symbolic, they are measured at all lengths that the user calls representative, and
 checked at others too: one that has taken the length that it met first for a constant is right on that one only.
 """
 
@@ -86,7 +86,7 @@ class MadeUp:
     rank: int | None = None
 
     def reseeded(self, seed: int) -> Make:
-        """Return what makes other inputs of the same distribution."""
+        """Return the function that makes other inputs of the same distribution."""
         assert isinstance(self.make, partial)
         model, _ = self.make.args
         return partial(self.make.func, model, seed, **self.make.keywords)
@@ -147,7 +147,7 @@ def capture_made_up(
 
 
 def _untaken(model: ir.Model, made_up: Collection[str], failure: NothingCanRun) -> str:
-    """Return the sentence that says which inputs were made up in vain, and what a user can do."""
+    """Return a sentence that names the made-up inputs that failed, with advice for the user."""
     specs = [spec for spec in describe_inputs(model) if spec.name in made_up]
     shapes = bind_dims(model, {})
     shown = ", ".join(repr(spec.name) for spec in specs[:_MOST_SHOWN])
@@ -236,8 +236,8 @@ def believe_values(model: ir.Model, values: ValueStore) -> None:
 def forget_mere_claims(model: ir.Model, values: ValueStore) -> None:
     """Forget lengths that values do not have at other lengths of inputs, and that nothing but the file says.
 
-    A file whose batch was made symbolic at the input alone claims the old one everywhere. What follows from operators and
-    weights stays: there, the model itself does not take such inputs for what they are.
+    A file whose batch was made symbolic at the input alone claims the old one everywhere. Values that follow from
+    operators and weights stay: the model itself does not treat such inputs as special there.
     """
     proto = skeleton(model)
     forget_claims(proto.graph)

@@ -7,7 +7,7 @@ They are sound as long as a toolchain
   F(6x6, 3x3), at most), and
 * reads each weight of theirs once, and writes each result once, to a cache;
 
-and as long as the machine's peak is not above one and a half times what a large matrix product reaches, nor its cache twice as
+and as long as the machine's peak is at most one and a half times the rate of a large matrix product, nor its cache twice as
 fast as copying inside it. Whatever else operators do counts as nothing, so bounds of kernels without products are low.
 """
 

@@ -54,8 +54,8 @@ class MeasureSession:
         database: The database that holds timings.
         workspace: Folder for kernels, with the model's weights file.
         threads: Threads that each kernel may use; 0 is the toolchains' default.
-        remeasure: Do not look up what the database knows.
-        limits: Limits of workers; None is what ``Limits`` says.
+        remeasure: Do not look up timings in the database.
+        limits: Limits of workers; None is the limit of ``Limits``.
         workers: Worker processes to use and to leave running; None is the session's own.
         say: Called with each line of progress.
     """
@@ -140,7 +140,7 @@ class MeasureSession:
         )
 
     def measure(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Build and measure kernels; what is known is not measured again, and equal kernels are measured once.
+        """Build and measure kernels. Known timings are reused, and equal kernels are measured once.
 
         Returns:
             One outcome per job, in order.
@@ -237,8 +237,8 @@ class MeasureSession:
         """Return the cost of calling a toolchain, measured with a kernel that does next to nothing.
 
         Returns:
-            ``dispatch_s``: one call, with cold caches, as inside a model; ``launch_s``: what each kernel of a chain
-            costs beyond its own call. Both 0 if the kernel cannot be built.
+            ``dispatch_s``: one call, with cold caches, as inside a model; ``launch_s``: the cost of each kernel of a
+            chain beyond its own call. Both 0 if the kernel cannot be built.
         """
         try:
             made = self._builds.compiled(kernel, target)
@@ -331,7 +331,7 @@ class MeasureSession:
         self._run_on(values, model, target, "capture")
 
     def record_bodies(self, kernel: ir.Model, target: Target, values: ValueStore, folder: Path) -> list[int]:
-        """Run an operator with bodies, and keep in stores what each body is given; see ``KernelWorker.record_bodies``.
+        """Run an operator with bodies, and keep the inputs of each body in stores; see ``KernelWorker.record_bodies``.
 
         Returns:
             The number of runs of each body.
@@ -400,7 +400,7 @@ class MeasureSession:
         return known
 
     def _settle(self, key: WorkloadKey, job: Job, made: Built, patience_s: float) -> Outcome | None:
-        """Measure what was built, and record the outcome.
+        """Measure a built kernel, and record the outcome.
 
         Returns:
             The outcome; None if a machine like this one is measuring the kernel, and there is no patience to wait for it.

@@ -33,12 +33,12 @@ class Limits:
     """The limits of a worker.
 
     Attributes:
-        start_s: Seconds for a worker to come up, and once more to import what its toolchain needs.
+        start_s: Seconds for a worker to come up, and once more to import the packages of its toolchain.
         compile_s: Seconds for one build.
         try_s: Seconds for the build of a single operator, to see whether it is taken at all.
         run_s: Seconds for one measurement.
         memory_bytes: Memory limit of a worker and all that it starts, and the address space of each of them where
-            that can be limited; None is four fifths of what the container or machine has.
+            that can be limited; None is four fifths of the memory of the container or machine.
         deaths: Jobs in a row that must die for a toolchain to be left alone, see ``collage.measure.quarantine``.
         recycle_after: Jobs after which a worker is replaced, so that leaks stay small.
     """
@@ -59,7 +59,7 @@ class WorkerPool:
         toolchains: The registry of toolchains.
         database: The database that holds quarantines.
         limits: Limits of workers.
-        forgive: Try again what an earlier session quarantined.
+        forgive: Try builds again that an earlier session quarantined.
         workers: Worker processes to use and to leave running; None is the crew's own.
         say: Called with each line of progress.
     """
@@ -113,7 +113,7 @@ class WorkerPool:
         return self._available[name]
 
     def build_of(self, target: Target) -> str:
-        """Return what a target's timings depend on: its toolchain's build, and the code here that drives it."""
+        """Return the build that a target's timings depend on: that of its toolchain, and the code here that drives it."""
         return self._with_revision(target, self.availability(target).build)
 
     def _with_revision(self, target: Target, build: str) -> str:

@@ -1,4 +1,4 @@
-"""Comparison of what a kernel computes with what the model computes, within a stated tolerance.
+"""Comparison of a kernel's outputs with those of the model, within a stated tolerance.
 
 The error of a tensor is its largest absolute difference from the reference, relative to the reference's largest finite
 magnitude. NaN must meet NaN, and infinity the same infinity.
@@ -22,8 +22,8 @@ Elements that depend on rounding are not compared, such as the index of the larg
 A kernel that computes in a coarser type inside is judged by that type; one that quantises inside by 5e-2. If toolchains
 add products of bytes in 16 bits and saturate, as on x86 processors without VNNI, they are off by several steps, which is what
 every quantised model gets there. So it is judged by 2e-1, unless an accuracy budget says otherwise. A kernel of a
-target of reduced precision (``-precision=bf16``) need only be recognisable, 2.5e-1: what counts there is the whole model's
-error, which the user's accuracy budget bounds.
+target of reduced precision (``-precision=bf16``) need only be recognisable, 2.5e-1: the whole model's error counts
+there, which the user's accuracy budget bounds.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Decision:
 
 
 def after_decisions(graph: ir.Graph) -> frozenset[str]:
-    """Names of the values of a model, or kernel, that follow from decisions on what it has computed itself."""
+    """Names of the values of a model, or kernel, that follow from decisions on computed values."""
     return followers(graph, (value for node in graph if (value := _decided(node)) is not None))
 
 
@@ -70,7 +70,7 @@ def close_decisions(graph: ir.Graph, value_of: ValueOf, tolerance: float) -> Ite
     Args:
         graph: The graph that was run.
         value_of: Its values in that run; None for one that is not known.
-        tolerance: By what share of a tensor's largest magnitude its elements may be off, see ``collage.numerics.compare``.
+        tolerance: Largest error of an element, as a share of the tensor's largest magnitude, see ``collage.numerics.compare``.
     """
     for node in graph:
         if (decided := _decided(node)) is None or (was := value_of(decided)) is None:

@@ -100,7 +100,7 @@ class PageContents:
         record: The record of what was tried; None for artefacts without one.
         has_weights: True if the artefact holds weights in a file of their own. The page never does.
         is_redacted: True if names are replaced.
-        notes: Sentences about what could not be read.
+        notes: Sentences about parts that could not be read.
         artefact: Name of the artefact; empty if it is not told.
     """
 

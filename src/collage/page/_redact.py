@@ -52,7 +52,7 @@ def redacted(contents: PageContents) -> PageContents:
 
 
 class _Names:
-    """The names of a model, and what replaces them."""
+    """The names of a model, and their replacements."""
 
     def __init__(self, contents: PageContents) -> None:
         self._safe = {text: text for text in _safe_texts(contents)}

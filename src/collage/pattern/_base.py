@@ -76,8 +76,8 @@ class PatternLike:
         """Every way from ``parent`` leads to this node, and only through nodes that match ``path`` (None: any nodes).
 
         Walking back from this node's inputs, every computed value is made by ``parent``, or by a node that matches
-        ``path`` and gets something from ``parent`` in turn. Inputs and constants on the way are passed over. Neither
-        ``parent`` nor what lies between is used anywhere else. Returns this pattern.
+        ``path`` and gets something from ``parent`` in turn. Inputs and constants on the way are passed over. ``parent``
+        and the nodes in between have no other use. Returns this pattern.
         """
         from collage.pattern._nodes import wildcard
 
@@ -333,7 +333,7 @@ class Pattern(PatternLike):
         return new
 
     def named(self, name: str) -> Pattern:
-        """The same pattern with a name under which the match has what it stands for."""
+        """The same pattern with a name. ``match[name]`` is the value that it matched."""
         return self._refined(name=name)
 
     def has_attr(self, attributes: dict[str, Any] | None = None, **more: Any) -> Pattern:

@@ -101,7 +101,7 @@ class Builder:
         return value
 
     def keep_only(self, results: Iterable[ir.Value]) -> None:
-        """Drop what the results do not need."""
+        """Drop nodes that the results do not need."""
         needed: set[ir.Value] = set(results)
         kept: list[ir.Node] = []
         for node in reversed(self.nodes):

@@ -1,4 +1,4 @@
-"""When constraints hold, given what a search has bound."""
+"""Checks of constraints, for the patterns that a search has bound so far."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ DtypeOf = Callable[[ir.Value, int], ir.DataType | None]
 def settle(
     builder: Builder, replaced: Mapping[ir.Value, ir.Value], imports: Mapping[str, int], dtype_of: DtypeOf
 ) -> dict[ir.Value, ir.Value]:
-    """Give every plain number the element type that its place asks for, and return what replaces what.
+    """Give every plain number the element type that its place requires, and return the replacements.
 
     The type is that of the operands that must have the same one, or that of the replaced value. If the
     operator's schema leaves a choice it is the first operand's, if the number may have that.

@@ -1,4 +1,4 @@
-"""Finding matches, and what a match is."""
+"""Matches of patterns, and the functions that find them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Predicate:
     Attributes:
         text: The demand in words, for messages.
         test: Called with the scope, the value, and its producer (None for inputs and initializers).
-        found: Tells what was there instead; called only when a failure is explained.
+        found: Returns a text about the value that was found instead; called only when a failure is explained.
     """
 
     text: str

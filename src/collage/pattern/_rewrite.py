@@ -96,14 +96,14 @@ class RewriteResult:
 
 
 class RewriteRule(ABC):
-    """One rewrite: a pattern, and what replaces its matches. Subclass it, set ``pattern``, write ``callback``.
+    """One rewrite: a pattern, and the replacement of its matches. Subclass it, set ``pattern``, write ``callback``.
 
     Attributes:
         name: Name in messages and in the metadata of new nodes; the class's name unless set.
         pattern: The pattern to find.
         fuzzy_ops: Operator types that the match may skip.
-        keeps_used_nodes: True if matched nodes that are used elsewhere may stay beside what replaces them, so that
-            work is done twice. False refuses such a match.
+        keeps_used_nodes: True if matched nodes that are used elsewhere may stay beside their replacement, so that work
+            is done twice. False refuses such a match.
     """
 
     name: str = ""

@@ -65,7 +65,7 @@ class Fact:
 
 
 def claim_of(value: ir.Value) -> Fact:
-    """Return what a value says of itself."""
+    """Return the type and shape that a value states."""
     tensor = constant_tensor(value)
     if tensor is not None:
         return Fact(ir.TensorType(tensor.dtype), tuple(tensor.shape.numpy()))
@@ -90,7 +90,7 @@ class Context:
     is_valid: bool | None = None
 
     def of(self, value: ir.Value) -> Fact:
-        """Return what follows about a value, completed by what it says of itself."""
+        """Return the inferred type and shape of a value, completed by those that it states."""
         return self.known.get(value, Fact()).refined(claim_of(value))
 
 

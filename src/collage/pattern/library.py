@@ -127,7 +127,7 @@ def group_norm_silu() -> Pattern:
 
 
 def quantized_conv() -> Pattern:
-    """A quantised convolution with what rescales its result.
+    """A quantised convolution with the operators that rescale its result.
 
     As QLinearConv; between DequantizeLinear and QuantizeLinear; or as ConvInteger, scaled back to floating point.
     """
@@ -137,7 +137,7 @@ def quantized_conv() -> Pattern:
 
 
 def quantized_matmul() -> Pattern:
-    """A quantised matrix product with its bias and what rescales its result.
+    """A quantised matrix product with its bias and the operators that rescale its result.
 
     As QLinearMatMul or QGemm; between DequantizeLinear and QuantizeLinear; or as MatMulInteger, scaled back.
     """

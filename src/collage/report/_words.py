@@ -52,7 +52,7 @@ _OVER: Mapping[str, str] = {
 
 
 def gain_lines(report: ReportValues) -> list[str]:
-    """Return a sentence for each gain: over what the user has, the best single toolchain, and the best of the menu."""
+    """Return a sentence for each gain: over the original on ONNX Runtime, the best single toolchain, and the best of the menu."""
     gains = report.gains
     lines = objective_lines(report)
     lines += [_gain_line(report, gain, any(other.over == "best_of_menu" for other in gains)) for gain in gains]

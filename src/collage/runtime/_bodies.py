@@ -130,7 +130,7 @@ def _body(graph: ir.Graph, flow: Sequence[tuple[tuple[str, ...], tuple[str, ...]
 
 
 def _result(value: ir.Value) -> tuple[str, tuple[int | None, ...]] | None:
-    """Return what is known of a body's output: its element type and its lengths."""
+    """Return the element type of a body's output, and its lengths as far as known."""
     import onnx_ir as ir
 
     if not isinstance(value.type, ir.TensorType) or value.shape is None or value.dtype == ir.DataType.STRING:
@@ -154,7 +154,7 @@ def _constants(values: Sequence[ir.Value | None]) -> dict[str, Constant]:
 
 
 def _scanned(node: ir.Node) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
-    """Return axis and direction of what a Scan takes apart, and of what it stacks; of others, nothing."""
+    """Return axis and direction of the inputs that a Scan splits, and of the outputs that it stacks; empty for other operators."""
     if node.op_type != "Scan":
         return (), ()
     count = node.attributes["num_scan_inputs"].as_int()

@@ -1,7 +1,7 @@
 """If, Loop and Scan whose bodies are kernels of their own: the operator runs here, and calls them.
 
-What it cannot do (tensors of unequal shapes that are to be stacked, an empty result of unknown shape, bodies that are given
-nothing) raises, and the host stands in for the whole operator, as it does for every kernel that fails.
+Cases that it cannot run raise: stacking tensors of unequal shapes, an empty result of unknown shape, bodies without
+inputs. The host then runs the whole operator, as for every kernel that fails.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ def _stacked(elements: Sequence[Any], result: tuple[str, tuple[int | None, ...]]
     """Return tensors of equal shape as one.
 
     Raises:
-        ToolchainError: Shapes differ, or there are no tensors and nothing says what they would be.
+        ToolchainError: Shapes differ, or there are no tensors and their shape is not known.
     """
     if elements:
         try:

@@ -142,8 +142,8 @@ class DeviceChain:
     def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Run the chain from arrays to arrays.
 
-        Shapes that are seen for the first time run kernel by kernel, in which libraries also choose and reserve what they
-        need; the second time they are recorded, and then replayed.
+        The first run of new shapes goes kernel by kernel, so that libraries can choose algorithms and reserve memory;
+        the second time they are recorded, and then replayed.
         """
         values = self._replayed(inputs) or self._stretch.run(self._uploaded(inputs))
         return [self._device.download(values[name]) for name in self.outputs]
@@ -199,7 +199,7 @@ class _Stretch:
         self._dead = [[name for name in made if last[name] == position] for position in range(len(steps))]
 
     def run(self, values: Values) -> Values:
-        """Add what the steps make to ``values``, and take out what is not needed after them: its memory serves again."""
+        """Add the results of the steps to ``values``, and remove values that are not needed later, so that their memory is reused."""
         for step, dead in zip(self.steps, self._dead, strict=True):
             _run(step, values)
             for name in dead:
@@ -208,7 +208,7 @@ class _Stretch:
 
 
 class _Program:
-    """A chain for one set of input shapes: recordings, and calls of what cannot be recorded, at fixed addresses."""
+    """A chain for one set of input shapes: recordings, and calls of kernels that cannot be recorded, at fixed addresses."""
 
     def __init__(self, device: Device, stretches: Sequence[_Stretch], inputs: Values) -> None:
         self._device = device
@@ -237,7 +237,7 @@ class _Program:
         return recording.replay
 
     def _called(self, stretch: _Stretch, read_later: set[str]) -> Callable[[], None]:
-        """Call steps; what they make is put where recordings after them expect it."""
+        """Call steps, and copy their results to the addresses that later recordings read."""
         made = stretch.run(dict(self._values))
         fixed = {name: self._device.copy(made[name]) for name in stretch.wanted if name in read_later}
         self._values.update({name: made[name] for name in stretch.wanted} | fixed)

@@ -243,7 +243,7 @@ class Executable:
         self._contexts = new_pool(make, self._limit, is_lazy=True)
 
     def explain(self) -> Explanation:
-        """Explain the plan: its kernels and their runner-ups, what lost and by how much, and what was not measured.
+        """Explain the plan: its kernels and their runner-ups, the candidates that lost, and those that were not measured.
 
         ``explain().node(name)`` and ``explain().target(name)`` answer further questions. Without a record of tried
         kernels, the explanation is made from the report.

@@ -1,4 +1,4 @@
-"""The executor: kernels in order, each handed what the ones before it made. No copies, no dictionaries."""
+"""The executor: kernels in order, each with the results of earlier ones as inputs. No copies, no dictionaries."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Forkable(Protocol):
         ...
 
     def restart_in_fork(self) -> None:
-        """Forget what the parent made; called in the child, before anything else runs there."""
+        """Drop the objects of the parent process; called in the child, before anything else runs there."""
         ...
 
 

@@ -18,7 +18,7 @@ from collage.system.machine import Machine, this_machine
 __all__ = ["MACHINE_KEY", "Fit", "MadeOn", "fingerprint_facts"]
 
 MACHINE_KEY = "fingerprint"
-"""Key of the manifest that holds what ``fingerprint_facts`` returns. Artefacts of earlier versions lack it."""
+"""Key of the manifest that holds the result of ``fingerprint_facts``. Artefacts of earlier versions lack it."""
 
 _MOST_FLAGS = 4096
 _LONGEST_TEXT = 200
@@ -77,7 +77,7 @@ class MadeOn:
 
     @classmethod
     def read(cls, manifest: Mapping[str, Any]) -> MadeOn:
-        """Return what a manifest says. Facts of another form than Collage writes are taken as unknown."""
+        """Return the machine that a manifest describes. Facts of another form than Collage writes are taken as unknown."""
         machine, processors = _mapping(manifest.get("machine")), _mapping(manifest.get("processors"))
         told = _mapping(manifest.get(MACHINE_KEY))
         cores, quota, isa = processors.get("cores"), processors.get("quota"), _text(machine.get("isa"))
@@ -108,7 +108,7 @@ class MadeOn:
         return Fit.SMALLER if wanted and wanted <= frozenset(here.flags) else Fit.OTHER
 
     def distance(self, here: Machine | None = None) -> tuple[float, ...]:
-        """Return what sorts the plans of machines, the nearest first."""
+        """Return a sort key for the plans of machines, the nearest first."""
         here = this_machine() if here is None else here
         ours, theirs = (cores if quota is None else min(cores, quota) for cores, quota in _processors(here, self))
         apart = abs(math.log2(theirs / ours)) if ours > 0 and theirs > 0 else math.inf

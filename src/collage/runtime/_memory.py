@@ -1,4 +1,4 @@
-"""Resident memory: letting go of mapped weights that kernels have packed for themselves, and of what was freed."""
+"""Resident memory: releasing mapped weights that kernels have packed, and freed memory."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Opened:
             remove_scratch(self.own)
 
     def fill(self, write: Callable[[Path], Path | None]) -> None:
-        """Go on in a new scratch folder that a function fills. It may return what to open in place of the folder."""
+        """Go on in a new scratch folder that a function fills. It may return another artefact to open in place of the folder."""
         new = make_scratch()
         try:
             found = write(new)
@@ -162,7 +162,7 @@ def is_artefact(place: str | Path) -> bool:
 
 
 def read_inputs(artefact: str | Path) -> Sequence[Port] | None:
-    """Return what an artefact says of its inputs, without a look at anything else; None if it does not say so plainly.
+    """Return the inputs that an artefact's manifest lists, without reading other files; None if it does not say so plainly.
 
     Use it for questions that need no certainty. ``load`` verifies the whole artefact and reports its faults.
     """

@@ -1,8 +1,8 @@
 """Kernels on devices, or in branches: a thread for each core set or branch, and kernels of different ones at once.
 
 A device is a set of this machine's cores. Its kernels are loaded and run by one thread that may only use these cores, and
-so do the threads that a kernel starts. What a kernel reads decides when it runs; a device takes its kernels in the order in
-which they become ready. Core sets share the machine's memory, so a copy between them is another name for the same tensor;
+so do the threads that a kernel starts. A kernel runs when its inputs are ready. A device takes its kernels in the order
+in which they become ready. Core sets share the machine's memory, so a copy between them is another name for the same tensor;
 in debug mode it is a copy indeed, and every tensor's scope is checked where it is read.
 
 A branch is a device without cores of its own: its thread may run on any, so that processes that share a machine do not
@@ -74,7 +74,7 @@ class CoreSets:
         self._queues[device].put(job)
 
     def call(self, device: str, function: Callable[[], T]) -> T:
-        """Has a device's thread call a function; returns, or raises, what that does."""
+        """Call a function in a device's thread; return its result, or raise its exception."""
         outcome: list[T] = []
         failure: list[BaseException] = []
         done = threading.Event()
@@ -190,10 +190,10 @@ def _layout(recipe: Recipe) -> DeviceLayout:
 
 
 class DeviceExecutor(Executor):
-    """Runs steps on devices, as soon as what they read is there. One run at a time.
+    """Runs steps on devices, each as soon as its inputs are ready. One run at a time.
 
     Args:
-        steps: In any order in which each comes after what it reads; copies may come first.
+        steps: Steps in an order in which each comes after the producers of its inputs; copies may come first.
         inputs: Names of the model's inputs.
         outputs: Names of the model's outputs.
         devices: The threads.
@@ -268,7 +268,7 @@ class DeviceExecutor(Executor):
             self._devices.submit(self._placed[position].device, partial(self._perform, run, position))
 
     def _perform(self, run: _Run, position: int) -> None:
-        """One step, on its device's thread; and what is ready after it."""
+        """Run one step on its device's thread, and return the steps that are ready after it."""
         made: Sequence[Any] | None = None
         began = time.perf_counter_ns()
         if run.error is None:

@@ -1,4 +1,4 @@
-"""Recipes: what an executable consists of, as values and as JSON."""
+"""Recipes: the parts of an executable, as values and as JSON."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class KernelRecord:
         device: The device that it runs on, where the recipe has devices; likewise:
         reads: In which scope it reads each input; None if it does not matter.
         writes: In which scope it leaves each output.
-        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time, each as soon as
-            what it reads is there. None if it is in none.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time, each as soon
+            as its inputs are ready. None if it is in none.
     """
 
     name: str

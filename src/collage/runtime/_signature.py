@@ -1,4 +1,4 @@
-"""Inputs and outputs of an executable: names, types and shapes, and the check of what a caller passes."""
+"""Inputs and outputs of an executable: names, types and shapes, and the check of a caller's inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_KNOWN = 256
 """Combinations of inputs' shapes that are remembered to fit."""
 
 Restore = Callable[[Any], Any]
-"""Turns an output into what the caller deals in."""
+"""Turns an output into the kind of tensor that the caller passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ tuple: to make one takes as long as to check an input."""
 
 
 class Signature:
-    """The inputs of an executable, and how what a caller passes becomes tensors for its kernels.
+    """The inputs of an executable, with the conversion of a caller's values to tensors for its kernels.
 
     Args:
         inputs: In the model's order.

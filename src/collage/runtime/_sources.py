@@ -1,4 +1,4 @@
-"""The partitioned model as the source of its kernels: to build them again, and to know what they should be given."""
+"""The partitioned model as the source of its kernels, to build them again and to know their inputs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class KernelSources:
 class HostKernels:
     """The host in place of kernels that gave up on their inputs, such as a length that their toolchain does not take.
 
-    The host computes what ONNX says, at any shape, so that an executable is right there or says why it is not. A rescue
+    The host computes ONNX's definition at any shape, so an executable is right there or raises an error with the
+    reason. A rescue
     is warned of, once for each kernel: this is slow.
 
     Args:

@@ -91,7 +91,7 @@ def _check_entries(reader: zipfile.ZipFile, archive: Path, archive_bytes: int) -
 
 
 def _check_directory_size(file: BinaryIO, archive: Path) -> None:
-    """Read what the end of the zip says about its directory, before ``zipfile`` reads all of that into memory."""
+    """Read the size of the directory from the end of the zip, before ``zipfile`` reads the directory into memory."""
     tail = _tail(file, _END.size + _END_64_LOCATOR.size + _END_64.size)
     end = tail[-_END.size :]
     if len(end) < _END.size or not end.startswith(b"PK\5\6"):

@@ -1,4 +1,4 @@
-"""Bounds: what the rest of a cover costs at least.
+"""Lower bounds of the cost of the rest of a cover.
 
 The relaxation: walk along the nodes in order; at each node either take a candidate that begins there and go on after
 its head (the nodes it covers without a gap), or skip the node because an earlier candidate's rest has covered it.
@@ -59,7 +59,7 @@ class Bound:
 
 
 def first_prices(problem: Problem[Any], weights: Ints) -> Ints:
-    """Prices to begin with: each node in turn takes what the small sets that hold it can still bear."""
+    """Initial prices: each node in turn takes the rest of the weight of the small sets that hold it."""
     prices = np.zeros(problem.n, dtype=np.int64)
     if not len(problem.candidates):
         return prices

@@ -59,7 +59,7 @@ class Genome:
 
 
 class Population(Generic[C]):
-    """Individuals, what they stand for, and how parents make children.
+    """The individuals of an evolutionary search, their covers, and crossover.
 
     Args:
         problem: The nodes to cover, and the candidates.

@@ -1,8 +1,8 @@
 """Guard against faults in third-party strategies, so that a compilation continues.
 
-A strategy that does not come with Collage runs in a thread of its own. What it has measured is measured by the caller's thread,
-which waits for it, and lets it go if it thinks for too long. Then, and if it raises or returns a faulty cover, the
-lazy strategy goes on with what is known. A strategy that ends the process, or never lets other threads run, is beyond this.
+A strategy that does not come with Collage runs in a thread of its own. Its measurements run in the caller's thread,
+which waits for the strategy and abandons it after a time limit. Then, and if it raises or returns a faulty cover, the
+lazy strategy continues with the known costs. A strategy that ends the process, or never lets other threads run, is beyond this.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run_or_fall_back(
         problem: See ``SearchStrategy.run``.
         costs: The same.
         limits: The same.
-        thinking_s: Seconds that a strategy of others may take by itself; None for what is usual.
+        thinking_s: Seconds that a strategy of others may take by itself; None for the default.
     """
     if _is_own(strategy):
         return run_strategy(strategy, problem, costs, limits)
@@ -144,7 +144,7 @@ def _judged(check: Callable[[], T]) -> T:
 
 
 class _Guard:
-    """Runs a function in another thread, and what it asks for in the caller's.
+    """Runs a function in another thread, and its requests in the caller's.
 
     Args:
         patience_s: Seconds that the function may take by itself.
@@ -161,7 +161,7 @@ class _Guard:
         self.is_interrupted = False
 
     def call(self, function: Callable[[], T]) -> T:
-        """Return what a function returns.
+        """Run the function, and return its result.
 
         Raises:
             _Fault: It raises, or goes on for too long.
@@ -181,7 +181,7 @@ class _Guard:
         raise _Fault(f"raised {type(value).__name__}: {value}")
 
     def ask(self, function: Callable[[], T]) -> T:
-        """Have the caller's thread call a function, and return or raise what it does. Called by the other thread."""
+        """Call a function in the caller's thread; return its result, or raise its exception. Called by the other thread."""
         self.check()
         answer: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
         self._asked.put((function, answer))

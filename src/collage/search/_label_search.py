@@ -82,7 +82,7 @@ def find_wide(
 
 
 class Flow:
-    """The data flow between nodes, and what candidates do to it."""
+    """The data flow between nodes, as candidates change it."""
 
     def __init__(self, problem: Problem[Any], graph: DependencyGraph) -> None:
         self._problem = problem

@@ -1,8 +1,8 @@
 """The lazy shortest path: only kernels that can lie on the best path are measured.
 
-Measuring is what costs, searching is cheap. Every candidate that was not measured yet has a bound. The best path
-under these optimistic costs is searched, what is not measured on it is measured, and this repeats until the best path
-is measured through. If the bounds are proofs, no other path can then be better: a path that was not measured has a
+Measuring is expensive, searching is cheap. Every candidate that was not measured yet has a bound. The best path under
+these optimistic costs is searched, and its unmeasured candidates are measured. This repeats until all candidates of the
+best path are measured. If the bounds are proofs, no other path can then be better: a path that was not measured has a
 bound that is not better, and its true cost is at least its bound.
 """
 
@@ -84,7 +84,7 @@ def lazy_shortest_path(
         proof_bound_of: Seconds that a candidate cannot undercut, for the gap, if ``bound_of`` is not a proof.
         launch_penalty_of: Seconds that each kernel costs beyond its own cost.
         priority_of: Priority of a candidate's target, 0 preferred most.
-        should_stop: Asked before each batch; True ends the search with what is known by then.
+        should_stop: Asked before each batch; True ends the search with the costs known by then.
         graph: The data flow between nodes, if candidates may break the admission rule. None trusts the rule.
     """
     problem = Problem(n, candidates, priority_of)
@@ -95,7 +95,7 @@ def lazy_shortest_path(
 
 
 class LazySearch(Generic[C]):
-    """State of one lazy search: what was measured, and the statistics. Another search of paths overrides ``find``.
+    """State of one lazy search: the measured costs, and the statistics. Another search of paths overrides ``find``.
 
     Attributes:
         flow: The data flow, if covers have to be checked against it.
@@ -138,7 +138,7 @@ class LazySearch(Generic[C]):
     def begin(
         self, launch_penalty_of: Callable[[C], float] | None, known_cost_of: Callable[[C], CostLike | None] | None
     ) -> None:
-        """Asks for what is known before anything is measured."""
+        """Take over known costs before anything is measured."""
         for index, candidate in enumerate(self.problem.candidates):
             if launch_penalty_of is not None:
                 self.penalties[index] = launch_penalty_of(candidate)
@@ -193,7 +193,7 @@ class LazySearch(Generic[C]):
         return float((bounds + self.penalties)[list(found.paths[0].candidates)].sum()) if found.paths else 0.0
 
     def _ask(self, bound_of: Callable[[C], float] | None) -> Floats:
-        """Bounds of what is not known."""
+        """Lower bounds of unknown costs."""
         seconds = np.zeros(len(self.keys))
         for index in np.flatnonzero(~self.is_known).tolist() if bound_of else ():
             bound = bound_of(self.problem.candidates[index]) if bound_of else 0.0

@@ -1,10 +1,10 @@
 """The search for covers whose kernels overlap: which kernels, and on which device, so that the last one ends first.
 
-`placed_shortest_path` adds kernels up, as if one ran after the other. If devices work at once, branches that do not
-wait for each other may share them, and what counts is when the last kernel ends. This is not a sum, so no label can be
+`placed_shortest_path` adds kernels up, as if one ran after the other. If devices work at once, independent branches may
+run at the same time. Then the end of the last kernel counts. This is not a sum, so no label can be
 dropped for another of equal covered set. Covers are put together by a beam instead: of those that cover as far, the few go on
-that promise to end first. What they promise is the later of two: when their busiest device is free, and when all devices
-would be if they shared all the work that is at least left. Finished covers are timed as the runtime would run them.
+that promise to end first. The bound of a label is the later of two times: the end of its busiest device, and the end of
+all devices if they shared the least remaining work. Finished covers are timed as the runtime would run them.
 
 What a first, narrow beam finds says how much work a better cover may do in all, which leaves few candidates; where the
 second beam then never has to leave out a label, its best cover is the best there is.

@@ -86,10 +86,10 @@ def lazy_placed_path(
     priority_of: Callable[[P], int] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> SearchResult[P]:
-    """The cheapest cover by candidates on devices, measuring only what may lie on it.
+    """The cheapest cover by candidates on devices, measuring only candidates that may be part of it.
 
-    The arguments are those of `lazy_shortest_path`, and the transfers of `placed_shortest_path`. Copies are not measured
-    here: they cost what the transfers say.
+    The arguments are those of `lazy_shortest_path`, and the transfers of `placed_shortest_path`. Copies are not
+    measured here: transfers state their cost.
     """
     problem = Problem(n, candidates, _with_devices(candidates, priority_of))
     search = _LazyPlacedSearch(problem, bound_of, measure, options or LazyOptions(), key_of, should_stop)

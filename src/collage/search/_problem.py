@@ -1,4 +1,4 @@
-"""The search problem, prepared once: what each candidate covers, and which candidates a state has to try.
+"""The search problem, prepared once: the nodes that each candidate covers, and the candidates that a state has to try.
 
 Nodes and candidates stay the same while a lazy search learns costs, so everything that depends on them alone is
 computed here, as arrays. Costs are in ``_weights``.
@@ -45,7 +45,7 @@ class Problem(Generic[C]):
     """Nodes and candidates of one search.
 
     Candidates for several targets share a set of nodes. The **head** of such a set is the range of nodes that it
-    covers without a gap from its least node on; what it covers beyond that is its **rest**.
+    covers without a gap from its least node on; the nodes beyond that are its **rest**.
 
     Attributes:
         n: Number of nodes.

@@ -1,4 +1,4 @@
-"""The contract between a search strategy and its caller, and what the caller checks of a result.
+"""The contract between a search strategy and its caller, and the caller's checks of a result.
 
 A strategy is given a problem, a source of costs, and limits. It decides which candidates are worth measuring, and returns the
 best cover whose kernels are measured. Strategies are found by name, see ``_registry``.
@@ -85,7 +85,7 @@ class CostSource(Protocol[D]):
 
 
 class SearchLimits(Protocol):
-    """Limits of one search. The caller counts what is used, and each property is what is left at the moment."""
+    """Limits of one search. The caller counts the use, and each property is the remaining amount at the moment."""
 
     @property
     def proves(self) -> bool:
@@ -163,7 +163,7 @@ def why_no_cover(problem: SearchProblem[Any], cover: Sequence[Candidate]) -> str
 
 
 def why_wrong(problem: SearchProblem[Any], costs: CostSource[Any], found: Partitioning[Any]) -> str | None:
-    """Return the reason why a partitioning is none, or does not cost what it says; or None."""
+    """Return the reason why a partitioning is not valid, or has another cost than it states; None if it is right."""
     if (reason := why_no_cover(problem, found.candidates)) is not None:
         return reason
     for candidate in found.candidates:

@@ -1,7 +1,7 @@
-"""Whereabouts: where values lie while a cover is put together, and what bringing them to their readers costs.
+"""Whereabouts: the devices of values while a cover is built, and the cost of copies to their readers.
 
-A kernel may be chosen before one that feeds it; what it reads then has no home yet, and the copy is paid for when it
-gets one. What a cover costs does not depend on the order in which its kernels are chosen.
+A kernel may be chosen before the producer of its inputs. Such an input has no home yet, and its copy is paid for when
+it gets one. The cost of a cover does not depend on the order in which its kernels are chosen.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CopyPlan:
         self._excess = lru_cache(maxsize=1 << 16)(self._find_excess)
 
     def at_first(self) -> int:
-        """Weight of what has to be copied however kernels are placed: inputs that are outputs somewhere else."""
+        """Weight of copies that every placement needs: inputs that are outputs somewhere else."""
         owed = 0
         for number, home in enumerate(self._homes):
             if home != _NOWHERE:

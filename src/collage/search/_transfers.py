@@ -1,4 +1,4 @@
-"""Candidates on devices, and what is handed from one to another."""
+"""Candidates on devices, and the values that pass between them."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class SearchStatistics:
         rounds: Times the best path was searched again; 1 unless the search is lazy.
         replan_max_s: Longest of those rounds.
         measured: Candidates whose cost became known by measuring in this search.
-        measured_keys: Distinct keys among them: what was really built and timed.
+        measured_keys: Distinct keys among them: the kernels that were really built and timed.
         caps: Names of the limits that were hit, such as ``states``; empty if none was.
     """
 

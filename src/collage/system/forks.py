@@ -1,4 +1,4 @@
-"""Forks of this process: what they cannot use is kept, and not ended there.
+"""Forks of this process: objects that a fork cannot use are kept there, and not closed.
 
 A fork has no other threads, but what they had locked stays locked. Threads of libraries hold locks of their own for moments
 after a run, as they go to sleep. TBB's do, and a fork of such a moment waits for ever. So a fork waits until they sleep.

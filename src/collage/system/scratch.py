@@ -62,7 +62,7 @@ def scratch() -> Iterator[Path]:
 
 
 def make_scratch() -> Path:
-    """Make a folder of this process's own, until ``remove_scratch``; what killed processes left behind is removed first.
+    """Make a folder for this process, until ``remove_scratch``. Folders of killed processes are removed first.
 
     Raises:
         UsageError: There is no folder for temporary files, or nothing can be written to it.

@@ -1,4 +1,4 @@
-"""Files that claim to be larger than what was written to them."""
+"""Sparse files: files that are larger than the data written to them."""
 
 from __future__ import annotations
 

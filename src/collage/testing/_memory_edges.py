@@ -73,7 +73,7 @@ def _placed(x: Tensor, offset: int) -> Tensor:
 
 
 def _run_at_edges(kernel: Kernel, inputs: Sequence[Tensor]) -> None:
-    """Run a kernel on arrays at both ends of memory, and compare with what it returns for any others.
+    """Run a kernel on arrays at both ends of mapped memory, and compare its outputs with those for other arrays.
 
     Raises:
         AssertionError: It returned something else.

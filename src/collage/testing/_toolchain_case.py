@@ -5,7 +5,7 @@
     class TestMine(ToolchainTestCase):
         toolchain = MyToolchain()
 
-Needs pytest. A toolchain must report correctly what it supports, and compute that rightly.
+Needs pytest. A toolchain must state correctly which operators it supports, and compute these rightly.
 """
 
 from __future__ import annotations
@@ -417,7 +417,7 @@ class _Guarded:
         self.array: Tensor = self._block[self._MARGIN : -self._MARGIN].view(layout.dtype).reshape(layout.shape)
 
     def spoil(self) -> None:
-        """Fill it with what no kernel returns, so that what is not written shows."""
+        """Fill it with values that no kernel returns, so that elements that are not written show."""
         self._block[:] = 0xA5
 
     @property
@@ -466,7 +466,7 @@ def _reference(model: ir.Model, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _in_child(toolchain: Toolchain, task: Mapping[str, Any], workspace: Path, program: ModuleType) -> dict[str, Any]:
-    """Has a program load and run kernels in a process of its own; what it reports of them."""
+    """Load and run kernels in a new process; return its report about them."""
     kind = type(toolchain)
     (workspace / "task.json").write_text(json.dumps({"toolchain": [kind.__module__, kind.__name__], **task}))
     command = [sys.executable, "-X", "faulthandler", "-m", program.__name__, str(workspace)]

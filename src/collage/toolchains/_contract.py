@@ -150,7 +150,7 @@ class Compiled:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], depth: int = 0) -> Compiled:
-        """Read what ``as_json`` made, before or after JSON; wrong types raise TypeError, absent fields KeyError.
+        """Parse the output of ``as_json``, before or after JSON; wrong types raise TypeError, absent fields KeyError.
 
         Raises:
             ValueError: It has parts within parts beyond any sense.
@@ -287,11 +287,11 @@ class Device(Protocol):
         ...
 
     def evict(self, size_bytes: int) -> None:
-        """Touches as much memory, so that its caches forget what they held."""
+        """Touch this much memory, so that the caches of the device are flushed."""
         ...
 
     def record(self, work: Callable[[], Sequence[Any]]) -> Recording:
-        """Record what ``work`` has the device do. May raise anything: some work cannot be recorded."""
+        """Record the device work that ``work`` starts. May raise anything: some work cannot be recorded."""
         ...
 
 
@@ -445,7 +445,7 @@ class Toolchain(Protocol):
 
         Args:
             kernel: A complete ONNX model. Its graph's name is unique in the workspace. Large weights are external
-                tensors in a file of the workspace, and may be referred to by what is written.
+                tensors in a file of the workspace, and the written files may refer to it.
             target: One of the toolchain's targets.
             workspace: A folder. Every file written must begin with the kernel's graph name.
 
@@ -484,8 +484,9 @@ class Tuner(Protocol):
     """A toolchain that finds faster code for a kernel by trying.
 
     Optional. Its targets take the options ``trials`` and ``seed``; such a target is another one than that without, so that
-    timings never mix. Records are texts of the toolchain's own, kept by workload: what it tunes in a kernel, such as one
-    loop nest, under a name that is the same for equal ones in every model. A kernel whose model has the property ``TUNED``
+    timings never mix. Records are texts in the toolchain's own format, kept by workload. A workload is a part of a
+    kernel that is tuned, such as one loop nest. Its name is the same for equal workloads in every model. A kernel whose
+    model has the property ``TUNED``
     is compiled with the records in it.
     """
 

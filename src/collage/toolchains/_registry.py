@@ -26,7 +26,7 @@ _METHODS = {
     "compile": ("kernel", "target", "workspace"),
     "load": ("compiled", "target", "workspace", "options"),
 }
-"""Methods of every toolchain, with what they are called with, by position."""
+"""Methods of every toolchain, with their positional parameters."""
 
 
 class Registry:
@@ -177,7 +177,7 @@ def registry() -> Registry:
 
 
 def choose_menu(targets: Iterable[TargetLike] | None, toolchains: Registry) -> tuple[Target, ...]:
-    """Return the menu: what was asked for, or the CPU targets of every toolchain that wants to be on it unasked.
+    """Return the menu: the requested targets, or the CPU targets of every toolchain that is on the menu by default.
 
     Raises:
         TargetError: An unknown target, or an empty menu.

@@ -68,7 +68,8 @@ class AlterOpLayout(FunctionPass):
     Constants are permuted here and now. Other Transposes of the model, and model-local functions, are not touched.
 
     Args:
-        request: Says which layout a node should have. None asks what the toolchain of the current target registered,
+        request: Says which layout a node should have. None takes the request that the toolchain of the current target
+            registered,
             with ``register_layout_request`` or as an entry point; without any, nothing is altered.
     """
 

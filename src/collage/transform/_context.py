@@ -26,7 +26,7 @@ _STACK: ContextVar[tuple[PassContext, ...]] = ContextVar("collage_pass_contexts"
 
 
 class PassInstrument:
-    """Subclass it and override what you need; a context calls its instruments in the order in which it lists them.
+    """Subclass it and override the methods that you need; a context calls its instruments in the order in which it lists them.
 
     If a method raises:
 
@@ -134,11 +134,11 @@ class PassContext:
         report(Severity.ERROR, message, node)
 
     def warn(self, message: str, node: ir.Node | None = None) -> None:
-        """Report what the user should know, though the pass goes on."""
+        """Report a warning to the user; the pass continues."""
         report(Severity.WARNING, message, node)
 
     def remark(self, message: str, node: ir.Node | None = None) -> None:
-        """Report what the pass did, or did not do, and why; told by `Pass.run` and ``collage inspect --passes``."""
+        """Report an action of the pass, or its omission, with the reason. `Pass.run` and ``collage inspect --passes`` show it."""
         report(Severity.REMARK, message, node)
 
     def __enter__(self) -> PassContext:

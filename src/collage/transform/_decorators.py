@@ -44,8 +44,8 @@ def module_pass(transform: Any = None, **options: Unpack[PassOptions]) -> Any:
 
         model = drop_names(model)
 
-    The function may change the model in place: it is a copy. A decorated class makes passes: its constructor takes
-    what the class's does.
+    The function may change the model in place: it is a copy. A decorated class makes passes: its constructor has the
+    parameters of the class.
 
     Raises:
         ConfigError: There is no ``opt_level``, or an option is of the wrong type.

@@ -16,7 +16,7 @@ _OF_MANY = ("Sum", "Mean", "Max", "Min")
 
 
 class EliminateIdentity(FunctionPass):
-    """Drops Identity nodes, and what does as much: a sum, mean, largest or least of one tensor.
+    """Drops Identity nodes, and nodes of equal effect: Sum, Mean, Max or Min of one tensor.
 
     One that makes an output of the graph is dropped only where the node that computes the value can make the output
     in its place; an output that is an input, a constant, or equal to another output keeps an Identity. Exact.

@@ -1,4 +1,4 @@
-"""The operators that constant folding computes, and what their results may be relied on for.
+"""The operators that constant folding computes, and the accuracy of their results.
 
 ONNX leaves a lot to the runtime: division by zero, numbers that a type cannot hold, the order of a sum. What is folded must
 not depend on it. So an operator is computed here in one of two ways, or not at all.

@@ -1,4 +1,4 @@
-"""FoldConstant: what depends on constants only is computed once, here."""
+"""FoldConstant: values that depend on constants only are computed once, here."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class _Folder(optimizer.constant_folding.FoldConstantsPass):  # type: ignore[mis
     """The library's, but that constants are computed here, and some of its rules are left out."""
 
     def process_node(self, node: ir.Node, is_function: bool) -> Any:
-        """Return what replaces the node; None to keep it."""
+        """Return the replacement of the node; None to keep it."""
         for index, value in enumerate(node.inputs):
             same = self._state.get_sym_value(value)
             if isinstance(same, ir.Value):

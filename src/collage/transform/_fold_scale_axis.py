@@ -36,7 +36,7 @@ _POOLS = {"AveragePool": False, "GlobalAveragePool": False, "GlobalMaxPool": Tru
 
 
 def FoldScaleAxis() -> Sequential:
-    """Both directions; backward first, since what it folds needs no look at what follows."""
+    """Both directions. Backward is first, since it does not depend on the nodes that follow."""
     return Sequential([BackwardFoldScaleAxis(), ForwardFoldScaleAxis()], opt_level=3, name="FoldScaleAxis")
 
 
@@ -261,7 +261,7 @@ def _constant_operand(node: ir.Node) -> int | None:
 
 
 def _drop(graph: ir.Graph, scale: _Scale) -> None:
-    """Take the multiplication out; what it multiplied makes its result."""
+    """Remove the multiplication; its operand becomes its result."""
     result = scale.node.outputs[0]
     is_output = result.is_graph_output()
     result.replace_all_uses_with(scale.data, replace_graph_outputs=True)

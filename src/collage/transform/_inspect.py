@@ -35,7 +35,7 @@ def inspect_passes(
     context: PassContext | None = None,
     show: Show = lambda name, when, text: None,
 ) -> dict[str, Any]:
-    """Run passes in order and describe what each did.
+    """Run passes in order and describe the changes of each.
 
     Args:
         model: A model; it is not changed.
@@ -44,7 +44,7 @@ def inspect_passes(
         print_after: The same, after them.
         verify: Check the model after each pass; see ``VerifyAfterEach``. Times contain the checks.
         context: The level, disabled passes and configuration; None is the current context.
-        show: Gets what is printed.
+        show: Called with each line to print.
 
     Returns:
         ``nodes``, ``operators``, ``diagnostics`` and ``passes`` of the result; values of JSON. Each pass has its ``name``,

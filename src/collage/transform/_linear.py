@@ -1,4 +1,4 @@
-"""Linear operators with constant weights: what scaling their inputs or outputs does to the weights."""
+"""Linear operators with constant weights: scaling the weights in place of inputs or outputs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def scale_outputs(linear: ir.Node, weight: Array, factor: Array) -> Array | None
 
 
 def scale_inputs(linear: ir.Node, weight: Array, factor: Array) -> Array | None:
-    """The weight, in double precision, that does what multiplying the operator's input by ``factor`` did.
+    """The weight, in double precision, that has the effect of multiplying the operator's input by ``factor``.
 
     Args:
         linear: A Conv, ConvTranspose, Gemm or MatMul.

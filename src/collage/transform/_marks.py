@@ -1,4 +1,4 @@
-"""Marks on functions and graphs that keep passes away from what is inside."""
+"""Marks on functions and graphs that keep passes from changing their nodes."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _MATRIX = 2
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """A linear operator, with what is added to its result, if that is constant.
+    """A linear operator, with the constant that is added to its result, if there is one.
 
     Attributes:
         node: The operator.

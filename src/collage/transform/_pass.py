@@ -66,7 +66,7 @@ class Pass(ABC):
         self.info = info
 
     def __call__(self, model: ir.Model) -> ir.Model:
-        """Run the pass, and what it requires, under the current context.
+        """Run the pass, and the passes that it requires, under the current context.
 
         Raises:
             PassError: It failed; the message names the pass and its place. Errors of Collage keep their class.
@@ -155,8 +155,8 @@ def register_pass(name: str, factory: Pass | Callable[[], Pass], *, override: bo
 
     Args:
         name: The name under which other passes require it; the one that the pass gives itself.
-        factory: The pass, or what makes it when called without arguments.
-        override: Replace what has the name.
+        factory: The pass, or a function without parameters that makes it.
+        override: Replace a pass that has the name.
 
     Raises:
         ConfigError: The name is taken.

@@ -1,8 +1,8 @@
 """Replace what exporters write in many operators by the one operator that ONNX has for it.
 
 Numbers in the pieces that define the operator must be those of its definition: exponents, halves and ones to the bit, and
-irrational numbers such as the root of 2 within one rounding of the type that they are written in. What the operator takes as
-a parameter, such as an epsilon, is carried over to the bit.
+irrational numbers such as the root of 2 within one rounding of the type that they are written in. Parameters of the
+operator, such as an epsilon, are carried over to the bit.
 
 The operator rounds less often than its pieces. In the type's units in the last place, results stay within
 

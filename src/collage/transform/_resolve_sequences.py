@@ -1,4 +1,4 @@
-"""ResolveSequences: what is done to a sequence is done to its tensors."""
+"""ResolveSequences: operators on a sequence become operators on its tensors."""
 
 from __future__ import annotations
 

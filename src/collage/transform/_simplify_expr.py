@@ -1,4 +1,4 @@
-"""SimplifyExpr: what exporters emit and nothing needs is collapsed, to the bit."""
+"""SimplifyExpr: remove redundant nodes of exporters; results stay equal to the bit."""
 
 from __future__ import annotations
 

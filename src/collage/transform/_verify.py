@@ -76,7 +76,7 @@ class VerifyAfterEach(PassInstrument):
         self._before, self._latest = [], None
 
     def run_before_pass(self, model: ir.Model, info: PassInfo) -> None:
-        """Remembers the interface, and what the outputs are."""
+        """Remember the interface and the outputs."""
         if self._latest is None or self._latest[0] is not model:
             self._latest = (model, self._outputs(model))
         self._before.append((_interface(model), self._latest[1]))
@@ -147,7 +147,7 @@ class VerifyAfterEach(PassInstrument):
 
 
 def _kinds_of_inputs(inputs: Mapping[str, Array]) -> dict[str, Mapping[str, Array]]:
-    """Sets of inputs by what is in the floating-point ones; all others are the same in each."""
+    """Sets of inputs by the kind of floating-point values; all other inputs are the same in each."""
     kinds: dict[str, Callable[[Array], Array]] = {
         "zeros": np.zeros_like,
         "equal rows": _equal_rows,

@@ -1,7 +1,8 @@
 """Memory of a process and its descendants, and the order in which the system kills processes when memory runs out.
 
 A limit of address space binds one process at a time, so a compiler that starts ten may take ten times as much; and it cannot
-be set where address space is reserved long before anything is kept there. What is held in fact binds all of them together.
+be set where address space is reserved long before anything is kept there. The memory really held by all of them
+together is limited.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def _kill_descendants() -> None:
 
 
 def _guard(server: int, lifeline: int, tuner: int, most_bytes: int) -> None:
-    """The warden: waits for the end of the server or of the tuner, kills what is left, ends as the server did.
+    """The warden: waits for the end of the server or of the tuner, kills remaining processes, ends with the server's status.
 
     Memory is looked at so seldom that measurements do not feel it.
     """

@@ -18,7 +18,7 @@ __all__ = ["until_quiet"]
 
 _LOOK_S = 0.001
 _LOOKS = 2
-"""So many looks in a row must find all threads asleep: what spins may yield now and then."""
+"""This many checks in a row must find all threads asleep, since a spinning thread may yield now and then."""
 
 
 def until_quiet(longest_s: float, root: int | None = None) -> bool:

@@ -43,7 +43,7 @@ _MAX_FRAME_BYTES = 1 << 28
 _TAIL_BYTES = 4096
 _LOOK_S = 1.0
 _PATIENCE_S = 5.0
-"""Seconds that the warden may take to kill what there is, before it is killed as well."""
+"""Seconds that the warden may take to kill all processes, before it is killed as well."""
 _FAILURES: dict[str, type[ToolchainError]] = {"unsupported": Unsupported, "compile error": CompileError}
 
 

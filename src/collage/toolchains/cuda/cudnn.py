@@ -37,7 +37,7 @@ class CudnnToolchain(TorchCudaLibrary):
     what = "convolutions with constant weights, a residual and Relu"
 
     def pattern_table(self) -> Sequence[PatternEntry]:
-        """Convolutions, with what cuDNN computes in the same pass."""
+        """Convolutions, with the operators that cuDNN computes in the same pass."""
         from collage.pattern import NonLeafExternUse, is_const, is_op, maybe, wildcard
 
         conv = is_op("Conv")(wildcard(), is_const(), maybe(is_const()))
@@ -79,7 +79,7 @@ def _group(node: ir.Node, device: str, precision: str) -> Fused | None:
 
 
 def _epilogue(node: ir.Node) -> tuple[tuple[ir.Node, ...], ir.Value | None, bool]:
-    """The nodes after a convolution that are part of the call, what is added, and whether Relu follows."""
+    """The nodes after a convolution that are part of the call, the added value, and True if Relu follows."""
     if node.op_type == "ConvTranspose" or (user := only_user(node)) is None:
         return (node,), None, False
     if user.op_type == "Relu":

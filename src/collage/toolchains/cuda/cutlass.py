@@ -60,7 +60,7 @@ class CutlassToolchain(ToolchainBase):
         return cuda_support.ran_on(str(replace(target, options=())))
 
     def pattern_table(self) -> Sequence[PatternEntry]:
-        """Products with constant weights, and what their epilogue computes."""
+        """Products with constant weights, and the operators of their epilogue."""
         from collage.pattern import NonLeafExternUse, is_const, is_op, maybe, wildcard
 
         product = is_op("MatMul")(wildcard(), is_const())

@@ -1,4 +1,4 @@
-"""The host: what is left behind when every toolchain of the menu has taken its part.
+"""The host, which runs the operators that no toolchain of the menu takes.
 
 Views (Reshape and its like) run as NumPy and cost nothing; the rest falls back to ONNX Runtime, then to ONNX's
 reference implementation, so that a model is refused only if nothing at all can run an operator.

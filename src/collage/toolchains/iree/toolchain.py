@@ -66,9 +66,9 @@ _DOUBLES = "--iree-input-demote-f64-to-f32=false"
 _ENTRY = "kernel"
 _BFLOAT16 = "bfloat16"
 _ALIGNMENT = 64
-"""Bytes: what IREE's code takes for granted of every array."""
+"""Alignment in bytes that IREE's code assumes of every array."""
 _WRITERS = frozenset(("TopK", "Scatter", "ScatterElements", "ScatterND", "TensorScatter", "If", "Loop", "Scan"))
-"""Operators that IREE lets write over what they read last, be it the caller's: kernels that hold one are given copies."""
+"""Operators that IREE lets write over their last input, even if it belongs to the caller. Kernels with one get copies."""
 
 
 class IreeToolchain(ToolchainBase):
@@ -209,7 +209,7 @@ def _array(view: Any, dtype: np.dtype[Any]) -> Tensor:
 
 
 def _bytes_of(x: Tensor) -> Tensor:
-    """An array as what other libraries know of NumPy's types: bfloat16 is none of these."""
+    """An array in a type that other libraries know; bfloat16 becomes another type."""
     return x.view(np.uint16) if x.dtype.name == _BFLOAT16 else x
 
 
@@ -386,7 +386,7 @@ def _import(kernel: ir.Model, workspace: Path, path: Path) -> None:
     """Write a kernel in MLIR.
 
     Raises:
-        Unsupported: It holds what the importer does not know.
+        Unsupported: It holds an operator or form that the importer does not know.
     """
     import onnx
     import onnx.shape_inference
@@ -416,7 +416,7 @@ def _import(kernel: ir.Model, workspace: Path, path: Path) -> None:
 
 
 def _translate(imported: Path, level: str, settings: Sequence[str]) -> Path:
-    """Has the compiler make a module, in a process of its own: it ends itself where it meets what it did not expect.
+    """Run the compiler in a new process, since it aborts its process on unexpected input.
 
     Raises:
         Unsupported: The compiler says that it cannot.

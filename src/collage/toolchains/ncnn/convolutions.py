@@ -185,7 +185,7 @@ def window_pads(
 
 
 def _cut(op: Operator, whole: Sequence[int], out: Sequence[int]) -> list[int]:
-    """Return what a transposed convolution cuts off, beginnings first."""
+    """Return the lengths that a transposed convolution cuts off, beginnings first."""
     dims, mode = len(whole), op.text("auto_pad", "NOTSET")
     wanted = op.wholes("output_shape")
     if wanted or mode in ("SAME_UPPER", "SAME_LOWER"):

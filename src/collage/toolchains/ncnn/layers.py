@@ -50,7 +50,7 @@ _OWN_MEMORY = frozenset(
 """Layers whose result never shares the memory of an operand, and that do not write over it."""
 
 _FUSES = frozenset(kind for kind in _OWN_MEMORY if kind.startswith(("Conv", "Deconv")))
-"""Layers that apply an activation to what they have computed."""
+"""Layers that can apply an activation to their result."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _lengths(shape: tuple[int, ...]) -> dict[int, Parameter]:
 
 
 def fused(layers: Sequence[Layer], outputs: Iterable[str]) -> list[Layer]:
-    """Join layers that ncnn has as one: an activation with what it follows, and a product with a gate of the same value.
+    """Fuse layers that ncnn has as one: an activation with the layer before it, and a product with a gate of the same value.
 
     Args:
         layers: Layers in order.
@@ -198,7 +198,7 @@ def _gated(layers: Sequence[Layer], uses: Mapping[str, int]) -> list[Layer]:
 def _gate(
     makers: Mapping[str, Layer], uses: Mapping[str, int], gate: str
 ) -> tuple[str, str, Mapping[int, Parameter], tuple[str, ...]] | None:
-    """Return what a gate is computed from, the kind and parameters of the joined layer, and the blobs inside it."""
+    """Return the operand of a gate, the kind and parameters of the fused layer, and the blobs inside it."""
     maker = makers.get(gate)
     if maker is None or uses[gate] != 1 or len(maker.inputs) != 1:
         return None

@@ -169,7 +169,7 @@ class _Net:
 
     @contextlib.contextmanager
     def run(self) -> Iterator[Any]:
-        """Provide what one run is asked of."""
+        """Return the extractor of one run."""
         with _team.of(self._threads):
             extractor = self.net.create_extractor()
             extractor.set_blob_allocator(self._results)

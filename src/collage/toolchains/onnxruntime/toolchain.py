@@ -59,7 +59,7 @@ _NUMPY_TYPES = frozenset(
 _IN_FLOAT32 = "1"
 """ONNX Runtime's number of the type in which it may compute products with narrow weights."""
 _SILENT = 4
-"""Log severity "fatal": what matters also arrives as an exception."""
+"""Log severity "fatal", since errors also arrive as exceptions."""
 
 # Its Linux builds report on their use, from a thread beside what is timed. Nothing that Collage loads does, unless told to.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -32,7 +32,7 @@ class KnownDefect:
 
 
 def known_wrong(node: ir.Node) -> str | None:
-    """Say what is wrong of an operator, found with ONNX's own cases and by comparison; None if nothing is known."""
+    """Return the known fault of an operator, found with ONNX's own test cases and by comparison; None if nothing is known."""
     return next((row.what.format(op=node.op_type) for row in _ROWS.get(node.op_type, ()) if row.when(node)), None)
 
 
@@ -114,7 +114,7 @@ def _averages_past_padding(node: ir.Node) -> bool:
 
 
 def _axes_of_pool(node: ir.Node) -> list[tuple[int | None, int, int, int, int]]:
-    """Of each axis that a pool's window moves along: its length, or None; the window's reach and step; what is padded."""
+    """Of each axis that a pool's window moves along: its length, or None; the window's reach and step; the padding."""
     attributes, x = node.attributes, node.inputs[0]
     windows = attributes.get_ints("kernel_shape") or ()
     ones, half = [1] * len(windows), len(windows)

@@ -382,7 +382,7 @@ def _compile(path: Path, config: Mapping[str, Any]) -> Any:
 
 
 def _refuse_misread(values: Iterable[ir.Value]) -> None:
-    """Refuse what OpenVINO would take for something else without saying so.
+    """Refuse operators that OpenVINO would compute wrongly without an error.
 
     It computes float64 in float32, 64-bit integers in 32 bits (end markers of Slice excepted: these it clamps), has no
     strings, and reads a constant of no elements as a scalar.
@@ -458,7 +458,7 @@ def _is_index(value: ir.Value) -> bool:
 
 
 def _limit(graph: ir.Graph) -> int:
-    """The largest magnitude of inputs with which no operator of a kernel goes beyond what it is computed in.
+    """The largest magnitude of inputs with which no operator of a kernel exceeds the range of its type.
 
     Raises:
         Unsupported: There is none that inputs can be held to.

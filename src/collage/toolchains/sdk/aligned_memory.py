@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["ALIGNMENT_BYTES", "aligned_bytes", "size_bytes"]
 
 ALIGNMENT_BYTES = 64
-"""A line of the cache: stores across its border cost up to a hundredth of a model; some toolchains copy what begins elsewhere."""
+"""A line of the cache: stores across its border cost up to a hundredth of a model; some toolchains copy arrays that begin elsewhere."""
 
 
 def size_bytes(layout: Layout) -> int:

@@ -28,7 +28,7 @@ _AT_ONCE = threading.BoundedSemaphore(4)
 """Some packages take half a gigabyte to import."""
 _LOOK_S = 0.02
 _TAIL_BYTES = 1 << 16
-"""Of what a package writes, the end tells why it failed; as much as a pipe holds."""
+"""Bytes kept from the end of a package's output, which holds the error: as much as a pipe holds."""
 _END_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.getppid() == int(sys.argv[1]) or os._exit(1)"
 )

@@ -43,7 +43,7 @@ class InPlaceKernelBase:
         self._handles: list[dict[int, tuple[Tensor, object]]] = [{} for _ in self.layouts]
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Run the kernel; what it returns is overwritten by the next call."""
+        """Run the kernel. The next call overwrites the returned arrays."""
         self._own = self._own or [_buffer(layout) for layout in self.layouts]
         self.run_into(inputs, self._own)
         return list(self._own)

@@ -2,8 +2,7 @@
 
 Activations are unsigned bytes with a zero point, weights signed bytes with a scale for each result channel. The runtimes
 that read such a model compute the products in integers. The answers are those of the model as it is written, but for the
-rounding of sums. If the means of a product's inputs are known, its bias makes up for the mean of what rounding its weights
-does.
+rounding of sums. If the means of a product's inputs are known, its bias corrects the mean error of rounding its weights.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _SMALLEST_SCALE = 1e-20
 
 
 def in_int8(kernel: ir.Model, style: Int8Style) -> ir.Model:
-    """Return a copy of a kernel with what profits in calibrated 8-bit integers; inputs and outputs stay as they are.
+    """Return a copy of a kernel in which operators that profit compute in calibrated 8-bit integers. Inputs and outputs keep their types.
 
     Args:
         kernel: Its values carry their ranges, see ``collage.graph.value_range``.
@@ -177,7 +176,7 @@ class _Writer:
             self._read_integers(node, 2, integers, (scales * np.float32(unit)).astype(np.float32), 0)
 
     def _correct(self, node: ir.Node, shift: Tensor) -> None:
-        """Take the mean of what rounded weights add off a product's bias, or off a constant that is added to its result."""
+        """Subtract the mean error of rounded weights from a product's bias, or from a constant that is added to its result."""
         node, index = (self._adding.get(node) or (node, -1)) if node.op_type == "MatMul" else (node, 2)
         if index < 0:
             return
@@ -211,7 +210,7 @@ class _Writer:
                 del self._graph.initializers[name]
 
     def _unit(self, node: ir.Node) -> Any:
-        """The scale of what a product reads first."""
+        """The scale of a product's first input."""
         dequantize = node.inputs[0].producer() if node.inputs[0] is not None else None
         assert dequantize is not None and dequantize.op_type == "DequantizeLinear"
         return _array(dequantize.inputs[1])

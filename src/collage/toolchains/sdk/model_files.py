@@ -164,14 +164,14 @@ def support_of(
 def load_threads(target: Target, options: LoadOptions) -> int:
     """Return the threads that a kernel is to use.
 
-    It is the target's own number, or else what the loader asks for, or else what a container leaves work for. 0 is the
+    It is the target's own number, or else the loader's, or else the number that the container's quota permits. 0 is the
     toolchain's default for the whole machine.
     """
     return int(target.option("threads") or options.threads) or thread_count()
 
 
 def usable_cores() -> int:
-    """Physical cores that this process may use: what toolchains take by default."""
+    """Physical cores that this process may use: the default of toolchains."""
     return min(psutil.cpu_count(logical=False) or 1, usable_processors())
 
 

@@ -1,7 +1,7 @@
-"""Finding a kernel's nodes again in what a toolchain's profiler reports.
+"""Mapping the names in a toolchain's profile back to a kernel's nodes.
 
-Toolchains name what they made of a node after it, or after a value that it produced, with words of their own around
-it. So a copy of the kernel is profiled in which every name is a token with the node's index.
+Toolchains name a layer after its node, or after a value of the node, with words of their own around it. So a copy of
+the kernel is profiled in which every name is a token with the node's index.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BODY = "collage_body_"
 
 @dataclass(frozen=True)
 class TokenisedKernel:
-    """A copy of a kernel with tokens for names, and what the tokens stand for.
+    """A copy of a kernel with tokens for names, and the name behind each token.
 
     Attributes:
         path: The copy.
@@ -45,7 +45,7 @@ class TokenisedKernel:
         return max(group, key=lambda index: (self.weights[index], index))
 
     def merged_group(self, nodes: Iterable[int], timed: Collection[int]) -> set[int]:
-        """Nodes, and what was merged into them: those before them that have no time of their own."""
+        """Nodes, each with the nodes merged into it: those before it that have no time of their own."""
         group, open_nodes = set(nodes), list(nodes)
         while open_nodes:
             found = {index for index in self.producers[open_nodes.pop()] if index not in timed and index not in group}

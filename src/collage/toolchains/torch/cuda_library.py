@@ -57,7 +57,7 @@ class TorchCudaLibrary(ToolchainBase):
         raise NotImplementedError
 
     def availability(self) -> Availability:
-        """Version of the library, and what is missing."""
+        """Version of the library, and the missing parts."""
         version = next(filter(None, map(cuda_support.package_version, self.packages)), None)
         torch = cuda_support.package_version("torch")
         version = version or (f"with torch {torch}" if torch else None)
@@ -127,7 +127,7 @@ class TorchCudaLibrary(ToolchainBase):
 
 
 def try_on_zeros(kernel: Kernel, model: ir.Model, name: str) -> None:
-    """Run a kernel once on zeros, where 2 stands for symbolic sizes, and compare with what its model says it yields.
+    """Run a kernel once on zeros, where 2 stands for symbolic sizes, and compare its outputs with the types and shapes in its model.
 
     Raises:
         Unsupported: It fails, or yields other types or shapes.

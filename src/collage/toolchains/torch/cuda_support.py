@@ -1,10 +1,10 @@
-"""NVIDIA devices: what is here and what is missing, tensors that stay on one, and kernels that work on these.
+"""NVIDIA devices: availability, tensors that stay on a device, and kernels on such tensors.
 
 Every CUDA toolchain shares one carrier of memory, streams, events and graphs: a CUDA build of PyTorch. Its tensors speak
 DLPack, its allocator knows about graphs, and all work goes to its current stream, so that kernels of different toolchains
 follow each other without waiting for the host.
 
-Asking what is here imports nothing: the driver is asked directly, packages by their metadata.
+The check of availability imports nothing: it asks the driver directly, and reads the metadata of packages.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def ran_on(stem: str) -> str | None:
 class TorchDevice:
     """A device whose tensors are torch's.
 
-    The processor counts as one too, so that what needs no device can be tested without.
+    The processor counts as a device too, so that code can be tested without a GPU.
 
     Args:
         name: As torch writes it, such as ``cuda:0``.
@@ -276,18 +276,18 @@ class TorchDevice:
         return milliseconds * 1e-3
 
     def evict(self, size_bytes: int) -> None:
-        """Write that much memory, so that caches forget what they held."""
+        """Write this much memory, so that the caches are flushed."""
         torch = self._torch
         if self._clutter is None or self._clutter.numel() < size_bytes:
             self._clutter = torch.zeros(size_bytes, dtype=torch.uint8, device=self.name)
         self._clutter[:size_bytes].add_(1)
 
     def record(self, work: Callable[[], Sequence[Any]]) -> Recording:
-        """Record ``work`` as a CUDA graph: what it launches, at the addresses that it uses now.
+        """Record ``work`` as a CUDA graph: its launches, at the addresses that it uses now.
 
         Raises:
             Unsupported: The device records nothing.
-            RuntimeError: ``work`` does what cannot be recorded, such as waiting for a result.
+            RuntimeError: ``work`` takes a step that cannot be recorded, such as waiting for a result.
         """
         if not self._is_cuda:
             raise Unsupported(f"{self.name} records no graphs")

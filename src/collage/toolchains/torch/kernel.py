@@ -170,7 +170,7 @@ class TorchKernel:
         return made
 
     def _array(self, y: Any, taken: set[int]) -> Tensor:
-        """An output as an array, in memory that is not taken: callers may write to what they get."""
+        """An output as an array in memory of its own, since callers may write to it."""
         y = y.contiguous()
         memory = _memory(y)
         if memory in taken:

@@ -1,4 +1,4 @@
-"""Matrix products with constant weights, and what follows them, as graphs have them."""
+"""Matrix products with constant weights, and the operators that follow them in graphs."""
 
 from __future__ import annotations
 

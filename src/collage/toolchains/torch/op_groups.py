@@ -1,6 +1,6 @@
 """Groups of operators that are one call in torch, for every torch toolchain: attention, group normalisation.
 
-And what finding groups asks of nodes.
+The conditions on nodes of a group are here too.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _dims(value: ir.Value) -> list[int | str | None]:
 
 
 def only_user(node: ir.Node) -> ir.Node | None:
-    """The node of ONNX's own that alone reads what a node makes, in the same graph; None if there is no such."""
+    """The standard ONNX node that is the only reader of a node's result, in the same graph; None if there is no such."""
     y = node.outputs[0]
     uses = list(y.uses())
     if len(uses) != 1 or y.is_graph_output():

@@ -2,8 +2,8 @@
 
 * Over three dimensions: the images that a window sees, one behind the other, become channels of one image.
 * To a number of maps that fills no vectors: to some more, which are cut off. Loops over 3 maps compute single numbers.
-* To few maps by a wide window: each column of the window has maps of its own, which together fill vectors. What belongs to
-  one element is added up then.
+* To few maps by a wide window: each column of the window has maps of its own, which together fill vectors. Products of
+  one output element are then added.
 * **Transposed**: each place to which a stride leads (a phase) is an ordinary convolution of the input with a part of the
   weight. All phases are one convolution, with a channel for each, and are laid out beside each other then. TVM's own loops
   go over an input that has zeros between its elements, and take 100 times as long.
@@ -179,7 +179,7 @@ def transposed(
         weight: Its weight, as ONNX has it: input channels first.
         bias: Its bias, or None.
         windows: Its windows; ``begins`` and ``ends`` are cut off the output.
-        extra: Elements of output beyond what the windows reach, at the end of each dimension.
+        extra: Output elements beyond the reach of the windows, at the end of each dimension.
         convolve: An ordinary convolution over as many dimensions.
     """
     values, lengths = _stuffed(weight.value.numpy(), windows.dilations), list(x.ty.shape.values[2:])

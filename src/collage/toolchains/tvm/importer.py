@@ -7,7 +7,7 @@
 * Normalised over several dimensions behind a convolution, TVM turns a tensor channels-last but not its scale, and reads
   beyond the end of it. One dimension instead of several leaves nothing to turn. And it needs one that it does not normalise.
 * Beside convolutions, images and groups of channels are normalised in loops that no schedule is for; see ``normalisations``.
-* The sign of what has none is compared with -1, which unsigned numbers are not.
+* The sign of unsigned numbers is compared with -1, which fails.
 * ``Pow`` of integers takes the way of floating-point numbers, which TVM refuses to generate.
 * The result of a shift by at least the number of bits depends on the processor. To ONNX nothing is left but the sign.
 * The remainder of floats with the divisor's sign is found from a rounded quotient: of 1 and 0.1 it is 0, of 3 and infinity NaN.

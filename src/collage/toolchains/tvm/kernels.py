@@ -241,7 +241,7 @@ def build_library(
 
 
 def link(built: Any, library: Path) -> None:
-    """Write what TVM built as a shared library, which is there whole or not at all.
+    """Write TVM's build as a shared library. The file appears complete or not at all.
 
     Raises:
         CompileError: The compiler that links failed.

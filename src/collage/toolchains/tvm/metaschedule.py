@@ -1,7 +1,7 @@
 """Tuning of TVM's loops: MetaSchedule's records, database and way of applying them, on a space of our own.
 
 MetaSchedule's own space takes seconds for each trial, and needs hundreds of trials to reach the schedules of
-``_tvm_schedules``. What is tuned here is what those guess: the size of a tile, and the order of tiles. A function has
+``_tvm_schedules``. Tuning finds the values that those rules guess: the size of a tile, and the order of tiles. A function has
 at most a few dozen such schedules, and a trial takes a fraction of a second: it is built in this process, without a linker.
 """
 

@@ -12,7 +12,7 @@ __all__ = ["front", "noting_lent_outputs", "pipeline"]
 
 
 def front(target: Any, *, channels_last: bool) -> Any:
-    """The passes from imported Relax to fused loops that are not scheduled yet: what tuning tunes.
+    """The passes from imported Relax to fused loops without a schedule, which tuning starts from.
 
     Args:
         target: TVM's target.
@@ -46,7 +46,7 @@ def pipeline(target: Any, lent: list[int], *, channels_last: bool, tuned: Sequen
         target: TVM's target.
         lent: See ``noting_lent_outputs``.
         channels_last: See ``front``.
-        tuned: Passes that schedule what was tuned; whatever they leave gets the default.
+        tuned: Passes that schedule tuned functions; other functions get the default schedule.
     """
     import tvm
     from tvm.relax.backend import cpu_generic

@@ -1,6 +1,6 @@
-"""Schedules for TVM's loops on CPUs over rows: threads share the rows, and vectors add up what lies in one.
+"""Schedules for TVM's loops on CPUs over rows: threads share the rows, and vector instructions sum along a row.
 
-For what reduces elements that lie one behind the other, and may then go on with them: softmax, normalisations over the
+For functions that reduce contiguous elements, and may then use the results on them: softmax, normalisations over the
 last axes
 and over groups of channels, sums and maxima along rows. TVM's own rule computes such a row at a time as well, but adds it up
 one element after the other, and with groups of channels all of a group once for each of its channels.
@@ -56,7 +56,7 @@ class Rows:
 
 
 def _inlined(sch: s_tir.Schedule, blocks: Sequence[SBlockInfo]) -> list[SBlockInfo]:
-    """Has blocks be part of those that read them, where nothing is computed twice for that; what is left of them."""
+    """Inline blocks into their readers if nothing is computed twice for that; return the remaining blocks."""
     kept: list[SBlockInfo] = []
     for block in blocks:
         readers = sch.get_consumers(block.block_rv)

@@ -27,7 +27,7 @@ _SHARE_ALL_CORES = -3
 def set_habits(exclusive: bool) -> None:
     """Has TVM leave affinities alone, and its threads be quiet between two runs unless ``exclusive``.
 
-    It would pin the caller to one core for good. What it reads from the environment it reads when it first needs threads.
+    It would pin the caller to one core for good. It reads its environment variables when it first needs threads.
     """
     os.environ.setdefault("TVM_BIND_THREADS", "0")
     if not exclusive:
@@ -35,7 +35,7 @@ def set_habits(exclusive: bool) -> None:
 
 
 def use_threads(count: int) -> None:
-    """Has TVM compute what this thread calls next with ``count`` threads, each on its own processor; no more than there are."""
+    """Let TVM run later calls of this thread with ``count`` threads, each on its own processor, and at most one per processor."""
     if _team.size != count:
         _team.resize(count)
     _team.helpers.move_off()

@@ -1,7 +1,8 @@
 """Schedules for TVM's loops on CPUs: a tile in vector registers, and threads over the tiles.
 
-A rule of the kind that ``tvm.s_tir.dlight`` applies to each function: what a first hand-written schedule would be. Before it
-comes that of ``_tvm_rows``, after it TVM's own for reductions, where that is sound. What none fits keeps TVM's own loops.
+A rule of the kind that ``tvm.s_tir.dlight`` applies to each function: a simple hand-written schedule. Before it
+comes that of ``_tvm_rows``, after it TVM's own for reductions, where that is sound. Functions that no rule fits keep
+TVM's own loops.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class RegisterTiles:
 
 
 class Reductions:
-    """TVM's own rule for reductions, where each thread of what it makes computes only what it needs of them.
+    """TVM's own rule for reductions, changed so that each thread computes only the reductions that it needs.
 
     With symbolic lengths it may not be able to tell which groups a channel needs. Every channel then computed the sums
     of all groups, in 4.4 s where loops as they were take some milliseconds.
@@ -166,7 +167,7 @@ def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | No
 
 
 def _vectorise_innermost(sch: s_tir.Schedule, block: Any) -> None:
-    """Vectorises the innermost loop of what follows a reduction.
+    """Vectorise the innermost loop of the blocks after a reduction.
 
     It is as long as a tile's row, except where an element of the reduction is read by many: by a whole group of channels
     that is normalised. TVM has no vectors of 32768 lanes, and fails where one is asked for.

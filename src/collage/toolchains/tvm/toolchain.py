@@ -69,7 +69,7 @@ class TvmToolchain(ToolchainBase):
         return tvm_cuda.availability(found) if target.kind == "cuda" else found
 
     def loading_availability_of(self, target: Target) -> Availability:
-        """For the processor, what runs compiled kernels; it needs no compiler."""
+        """The runtime of compiled kernels on the processor, which needs no compiler."""
         return self.availability_of(target) if target.kind == "cuda" else loading_availability()
 
     def ran_on(self, target: Target) -> str | None:

@@ -105,12 +105,12 @@ def packed_weight(weight: np.ndarray, blocking: Blocking) -> np.ndarray:
 def write_loops(
     convolution: Convolution, blocking: Blocking, parameters: Sequence[Any], name: str, epilogue: Epilogue
 ) -> Any:
-    """Return a scheduled function of a convolution and what follows it.
+    """Return a scheduled function of a convolution and the operators after it.
 
     Args:
         convolution: The convolution.
         blocking: The sizes of its blocks.
-        parameters: Buffers: the input, the weight (which is replaced by a packed one), what the epilogue reads, the output.
+        parameters: Buffers: the input, the weight (which is replaced by a packed one), the inputs of the epilogue, the output.
         name: Of the function.
         epilogue: The operators after the convolution, computed in the same loops.
     """

@@ -151,7 +151,7 @@ def transposed_window(call: Call, x: Tensor, w: Tensor) -> tuple[Window, list[in
 
 @op("ConvTranspose")
 def conv_transpose(call: Call, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-    """Torch crops both ends alike; what is uneven is cropped, or added as output padding, here."""
+    """Torch crops both ends alike. An uneven rest is cropped, or added as output padding, here."""
     where, extra = transposed_window(call, x, w)
     function, group = _TRANSPOSED[w.ndim - 3], call.get("group", 1)
     if where.symmetric and all(p < max(s, d) for p, s, d in zip(extra, where.stride, where.dilation, strict=True)):

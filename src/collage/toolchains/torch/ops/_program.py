@@ -69,7 +69,7 @@ class Program(torch.nn.Module):  # type: ignore[misc]
 
     Attributes:
         steps: Calls, in order.
-        reads_values_on_host: True if a shape or an axis is computed from what is in an input, not only from its shape.
+        reads_values_on_host: True if a shape or an axis is computed from the values of an input, not only from its shape.
 
     Args:
         model: The kernel.
@@ -210,7 +210,7 @@ class Fused:
         nodes: All of them.
         last: The one whose outputs it has.
         inputs: Values that the call reads; None for inputs that are left out.
-        function: The function to call, with tensors; returns what the last node's entry would.
+        function: The function to call, with tensors; returns the same as the last node's entry.
     """
 
     nodes: tuple[ir.Node, ...]

@@ -24,7 +24,7 @@ _ORDER = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 
 
 def check(call: Call, lengths: Tensor | None, peepholes: Tensor | None = None) -> None:
-    """Refuse what torch's layers do not have."""
+    """Refuse variants that torch's layers do not have."""
     directions = 2 if call.get("direction", "forward") == "bidirectional" else 1
     wanted = [name.lower() for name in call.get("activations") or _DEFAULTS[call.op_type] * directions]
     if wanted != [name.lower() for name in _DEFAULTS[call.op_type]] * directions:

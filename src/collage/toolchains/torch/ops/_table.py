@@ -71,7 +71,7 @@ OPS: dict[str, Entry] = {}
 """ONNX operator (default domain) to torch."""
 
 HOST_OPS: dict[str, Function] = {}
-"""Operators on shapes, as NumPy calls: what Shape yields stays on the host, and may hold symbolic sizes."""
+"""Operators on shapes, as NumPy calls: results of Shape stay on the host, and may hold symbolic sizes."""
 
 
 def op(*names: str, host: tuple[int, ...] = (), host_constants: tuple[int, ...] = ()) -> Callable[[Function], Function]:

@@ -1,7 +1,7 @@
-"""External functions: the registry of labels under which libraries offer what native kernels may call.
+"""External functions: a registry of library functions, by label, that native kernels may call.
 
 A library offers functions. Each has a label, a pattern that says which operators it can stand for, and a way to bind it
-to such operators: their constants are packed, once, and what comes back is called with views of the kernel's own memory.
+to such operators. Binding packs their constants once. The bound function is called with views of the kernel's memory.
 ``docs/toolchains.md`` has an example under "Functions of libraries inside native kernels".
 """
 

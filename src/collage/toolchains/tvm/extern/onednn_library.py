@@ -1,6 +1,6 @@
 """oneDNN's functions for native kernels, through PyTorch: convolutions, products, attention, recurrent layers.
 
-The table of torch calls computes them, and merges what is one call; here stands which operators are worth handing over.
+The table of torch calls computes them and fuses groups. This module lists the operators that are worth a call.
 Convolutions are channels-last in memory on both sides, since that is how oneDNN writes them.
 """
 

@@ -158,7 +158,7 @@ def _stands_for(function: ExternFunction, match: Any) -> bool:
 
 
 def _bind(function: ExternFunction, model: ir.Model, threads: int) -> BoundFunction:
-    """A function bound to what it stands for.
+    """A function bound to the operators that it computes.
 
     Raises:
         ToolchainError: It cannot be.
