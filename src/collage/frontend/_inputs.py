@@ -130,7 +130,7 @@ def _make_tensor(
 
 
 def _as_sizes(value: ir.Value, shape: tuple[int, ...], lengths: Mapping[str, int]) -> list[int] | None:
-    """Return a value for an input that is the shape of a Reshape or the sizes of a Resize, which every tensor allows; None for others."""
+    """Return a value, valid for every tensor, for an input that is a Reshape's shape or a Resize's sizes; None for others."""
     if len(shape) != 1:
         return None
     for node, position in value.uses():

@@ -52,7 +52,7 @@ def fix_lengths(model: ir.Model, lengths: Mapping[str, int]) -> ir.Model:
 
 
 def _fixed(dim: int | ir.SymbolicDim, lengths: Mapping[str, int], place: str = "") -> int | str | None:
-    """Return the dimension with known lengths filled in: a length, a symbol, or an expression of open symbols; None is to be inferred."""
+    """Return the dimension with known lengths filled in: a length, symbol or expression; None is to be inferred."""
     name = dim if isinstance(dim, int) else dim.value
     if isinstance(name, int):
         return name

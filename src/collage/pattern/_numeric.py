@@ -1,4 +1,4 @@
-"""Numeric comparison of a replacement with the nodes that it replaces. Both are run on random inputs by ONNX's reference evaluator."""
+"""Numeric comparison of a replacement with the replaced nodes, on random inputs, by ONNX's reference evaluator."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def _constants(values: Sequence[ir.Value | None]) -> dict[str, Constant]:
 
 
 def _scanned(node: ir.Node) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
-    """Return axis and direction of the inputs that a Scan splits, and of the outputs that it stacks; empty for other operators."""
+    """Return axis and direction of the split inputs and of the stacked outputs of a Scan; empty for other operators."""
     if node.op_type != "Scan":
         return (), ()
     count = node.attributes["num_scan_inputs"].as_int()

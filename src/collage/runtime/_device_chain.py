@@ -199,7 +199,7 @@ class _Stretch:
         self._dead = [[name for name in made if last[name] == position] for position in range(len(steps))]
 
     def run(self, values: Values) -> Values:
-        """Add the results of the steps to ``values``, and remove values that are not needed later, so that their memory is reused."""
+        """Add the results of the steps to ``values``, and remove values that no later step needs: their memory is reused."""
         for step, dead in zip(self.steps, self._dead, strict=True):
             _run(step, values)
             for name in dead:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["ALIGNMENT_BYTES", "aligned_bytes", "size_bytes"]
 
 ALIGNMENT_BYTES = 64
-"""A line of the cache: stores across its border cost up to a hundredth of a model; some toolchains copy arrays that begin elsewhere."""
+"""Bytes of a cache line. Stores across its border cost up to 1 % of a model's time. Some toolchains copy other arrays."""
 
 
 def size_bytes(layout: Layout) -> int:

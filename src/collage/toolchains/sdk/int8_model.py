@@ -35,7 +35,9 @@ _SMALLEST_SCALE = 1e-20
 
 
 def in_int8(kernel: ir.Model, style: Int8Style) -> ir.Model:
-    """Return a copy of a kernel in which operators that profit compute in calibrated 8-bit integers. Inputs and outputs keep their types.
+    """Return a copy of a kernel whose operators compute in calibrated 8-bit integers if they profit.
+
+    Inputs and outputs keep their types.
 
     Args:
         kernel: Its values carry their ranges, see ``collage.graph.value_range``.

@@ -127,7 +127,7 @@ class TorchCudaLibrary(ToolchainBase):
 
 
 def try_on_zeros(kernel: Kernel, model: ir.Model, name: str) -> None:
-    """Run a kernel once on zeros, where 2 stands for symbolic sizes, and compare its outputs with the types and shapes in its model.
+    """Run a kernel once on zeros, with 2 for symbolic sizes, and compare types and shapes of outputs with its model.
 
     Raises:
         Unsupported: It fails, or yields other types or shapes.

@@ -149,7 +149,7 @@ def _scales_to_fractions(node: ir.Node) -> bool:
 
 
 def _ignored_of_resize(node: ir.Node) -> str | None:
-    """Return the attribute of a Resize that TVM ignores, or None. TVM resizes only axes after batch and channels, to given lengths."""
+    """Return the attribute of a Resize that TVM ignores, or None. TVM resizes axes after batch and channels, to given lengths."""
     attributes = node.attributes
     if attributes.get_int("antialias", 0):
         return "antialias"

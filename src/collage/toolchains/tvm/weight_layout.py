@@ -60,7 +60,7 @@ def call_sites(module: Any) -> dict[Any, list[Any]]:
 
 
 def _packed(function: Any, sites: Sequence[Any]) -> tuple[Any, Mapping[int, Packer]] | None:
-    """Return loops that read packed weights, and the packing function of each weight by its position; None if nothing is packed."""
+    """Return loops that read packed weights, and the packing functions by position of the weight; None if nothing is packed."""
     packers: dict[int, Packer] = {}
     sch = s_tir.Schedule(function)
     for position, parameter in enumerate(function.params):
