@@ -34,7 +34,8 @@ from collage.compiler.survey import Survey
 from collage.cost.objective import QUANTITIES, Figures, Limit, amount
 from collage.cost.outcome import Status, failed
 from collage.cost.statistics import summarise
-from collage.measure.comparison import Finalist, FinalistResult, compare_end_to_end, why_wrong
+from collage.measure.comparison import compare_end_to_end, why_wrong
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.figures import (
     CONCURRENT,
     ORIGINAL_AT_ONCE,

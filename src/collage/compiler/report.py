@@ -15,7 +15,7 @@ from collage.compiler.survey import Reference, Survey
 from collage.cost.outcome import Status
 from collage.frontend import lengths_as_json
 from collage.measure.body_kernels import PlacedKernel
-from collage.measure.comparison import FinalistResult
+from collage.measure.finalist import FinalistResult
 from collage.measure.session import MeasureSession
 from collage.numerics.nan_check import nan_shares
 from collage.numerics.value_store import ValueStore

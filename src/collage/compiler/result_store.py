@@ -25,7 +25,7 @@ from collage.explain import TriedRecord, as_json, from_json
 from collage.frontend import model_digest
 from collage.fusion import CandidateKernel, FusionReport
 from collage.graph import ANY_VALID, IndexSet, NestedSubGraph, SubGraph
-from collage.measure.comparison import Finalist, FinalistResult
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
 from collage.numerics.value_store import ValueStore

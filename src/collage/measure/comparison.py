@@ -29,11 +29,12 @@ import numpy as np
 
 from collage._errors import ToolchainError
 from collage.cost.outcome import Status, failed
-from collage.cost.statistics import Interval, Summary, median_interval, summarise
+from collage.cost.statistics import Interval, median_interval, summarise
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.workers.machine_lock import build_lock, measurement_lock
 from collage.workers.worker import Worker
 
-__all__ = ["Comparison", "ComparisonPlan", "Finalist", "FinalistResult", "compare_end_to_end", "why_wrong"]
+__all__ = ["Comparison", "ComparisonPlan", "compare_end_to_end", "why_wrong"]
 
 _LARGE_BYTES = 256 << 20
 _COPIES = 24
@@ -44,29 +45,6 @@ _TRIES = 3
 _ATTEMPTS = 2
 """Times that the reporting phase is held at most: again if it contradicted the choice."""
 _Phase = Literal["choosing", "reporting"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finalist:
-    """An executable that can be compared with others.
-
-    Attributes:
-        name: Unique name.
-        service: ``module:attribute`` of a service with ``check`` and ``run``.
-        arguments: Its arguments, JSON values.
-        kernels: Number of kernels. If times cannot be told apart, the plan of the fewest is returned.
-        incumbent: True for a single toolchain.
-        is_reduced: True if it computes in a coarser type than the model says.
-        is_candidate: True if it may be returned. Others are only compared with, whether they are right or not.
-    """
-
-    name: str
-    service: str
-    arguments: Mapping[str, Any]
-    kernels: int = 1
-    incumbent: bool = False
-    is_reduced: bool = False
-    is_candidate: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,43 +86,6 @@ class ComparisonPlan:
         if weight_bytes < max(_LARGE_BYTES, free_bytes // _COPIES):
             return cls()
         return cls(most_rounds=7, reporting_rounds=7, block_s=0.5, one_at_a_time=True)
-
-
-@dataclass(frozen=True, slots=True)
-class FinalistResult:
-    """The result of one finalist.
-
-    Attributes:
-        finalist: The finalist.
-        status: ``OK``, or the reason for having no time.
-        time: Latency in the reporting phase; None if it had no part in it.
-        reason: One sentence, if it failed or is wrong.
-        max_abs: Largest absolute difference from the reference outputs.
-        max_rel: The same, relative to the largest output.
-        paired_s: Latency as compared with the returned finalist, turn by turn: free of the machine's drift.
-        ratio: Time over the returned finalist's, paired by rounds, with its interval.
-        rounds_s: Median latency of each round of the reporting phase.
-        alone: Latency in the qualification.
-        precision: The type that it says it computes in, if it says so.
-        lost: True if it was slower beyond doubt in the choosing phase, and so had no part in the reporting phase.
-        p95_s: Ninety-fifth percentile of the latencies in the reporting phase.
-        p99_s: Ninety-ninth percentile, in the same way.
-    """
-
-    finalist: Finalist
-    status: Status
-    time: Summary | None = None
-    reason: str | None = None
-    max_abs: float | None = None
-    max_rel: float | None = None
-    paired_s: float | None = None
-    ratio: tuple[float, Interval] | None = None
-    rounds_s: tuple[float, ...] = ()
-    alone: Summary | None = None
-    precision: str | None = None
-    lost: bool = False
-    p95_s: float | None = None
-    p99_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

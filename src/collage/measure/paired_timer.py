@@ -11,7 +11,7 @@ import statistics
 import time
 
 from collage._errors import ToolchainError
-from collage.measure.comparison import Finalist
+from collage.measure.finalist import Finalist
 from collage.workers.machine_lock import build_lock, measurement_lock
 from collage.workers.worker import Worker
 

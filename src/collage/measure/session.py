@@ -243,15 +243,8 @@ class MeasureSession:
         try:
             made = self._builds.compiled(kernel, target)
             with measurement_lock():
-                found: Mapping[str, float] = self._pool.call(
-                    target,
-                    "overheads",
-                    self._limits.run_s,
-                    compiled=made,
-                    target=str(target),
-                    workspace=str(self.workspace),
-                    threads=self.threads,
-                    cores=self.cores,
+                found: Mapping[str, float] = self._call(
+                    target, "overheads", self._limits.run_s, compiled=made, threads=self.threads, cores=self.cores
                 )
         except ToolchainError:
             return {"dispatch_s": 0.0, "launch_s": 0.0}
@@ -268,18 +261,11 @@ class MeasureSession:
         """Return the parts of a kernel that can be tuned, by name.
 
         Raises:
-            ToolchainError: The toolchain has no profiler.
+            ToolchainError: The toolchain cannot list them.
         """
-        file, workspace = self._builds.write(kernel), str(self.workspace)
+        file = self._builds.write(kernel)
         with build_lock():
-            found: list[str] = self._pool.call(
-                target,
-                "tuning_workloads",
-                self._limits.try_s,
-                kernel=file,
-                target=str(target),
-                workspace=workspace,
-            )
+            found: list[str] = self._call(target, "tuning_workloads", self._limits.try_s, kernel=file)
         return found
 
     def tune(self, kernel: ir.Model, target: Target, budget_s: float, known: Mapping[str, str]) -> dict[str, str]:
@@ -288,13 +274,11 @@ class MeasureSession:
         Raises:
             ToolchainError: It could not be tuned.
         """
-        found: dict[str, str] = self._pool.call(
+        found: dict[str, str] = self._call(
             target,
             "tune",
             budget_s + self._limits.compile_s,
             kernel=self._builds.write(kernel),
-            target=str(target),
-            workspace=str(self.workspace),
             threads=self.threads,
             budget_s=budget_s,
             known=dict(known),
@@ -306,13 +290,11 @@ class MeasureSession:
         try:
             made = self._builds.compiled(kernel, target)
             with measurement_lock():
-                found = self._pool.call(
+                found = self._call(
                     target,
                     "profile",
                     self._limits.run_s,
                     compiled=made,
-                    target=str(target),
-                    workspace=str(self.workspace),
                     values=str(self.workspace / "values"),
                     inputs=list(inputs),
                     repeats=repeats,
@@ -341,13 +323,11 @@ class MeasureSession:
         """
         made = self._builds.compiled(kernel, target)
         with build_lock():
-            found: list[int] = self._pool.call(
+            found: list[int] = self._call(
                 target,
                 "record_bodies",
                 self._limits.run_s,
                 compiled=made,
-                target=str(target),
-                workspace=str(self.workspace),
                 threads=self.threads,
                 values=str(values.folder),
                 inputs=[str(value.name) for value in kernel.graph.inputs],
@@ -372,19 +352,21 @@ class MeasureSession:
         """Have a worker do a job with a model and a store of its inputs."""
         file = self._builds.write(model)
         with build_lock():
-            self._pool.call(
+            self._call(
                 target,
                 job,
                 self._limits.compile_s + self._limits.run_s,
                 kernel=file,
-                target=str(target),
-                workspace=str(self.workspace),
                 values=str(values.folder),
                 inputs=[str(value.name) for value in model.graph.inputs],
                 **more,
             )
         self._builds.relieve(model)
         values.reload()
+
+    def _call(self, target: Target, job: str, limit_s: float, **more: Any) -> Any:
+        """Have a worker of a target's toolchain do a job in the session's workspace; see ``WorkerPool.call``."""
+        return self._pool.call(target, job, limit_s, target=str(target), workspace=str(self.workspace), **more)
 
     def _recall(self, key: WorkloadKey) -> Outcome | None:
         """Return the known outcome, from this session or from the database."""

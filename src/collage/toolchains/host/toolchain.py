@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Device, DeviceKernel, Kernel, Tensor
+    from collage.toolchains._contract import Kernel, Tensor
+    from collage.toolchains._device import Device, DeviceKernel
     from collage.toolchains.torch.cuda_support import TorchDevice
 
 __all__ = ["HostToolchain"]

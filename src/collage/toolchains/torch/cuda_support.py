@@ -28,7 +28,8 @@ from collage._errors import Unsupported
 from collage.toolchains._contract import Availability
 
 if TYPE_CHECKING:
-    from collage.toolchains._contract import Device, Recording, Tensor
+    from collage.toolchains._contract import Tensor
+    from collage.toolchains._device import Device, Recording
 
 __all__ = [
     "RECORD",
