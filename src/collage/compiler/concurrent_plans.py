@@ -88,7 +88,7 @@ def _overlapping(
         try:
             costs.measure(batch[:room])
         except KeyboardInterrupt:
-            costs.say("interrupted: going on with the best so far")
+            costs.say("interrupted: continuing with the best plan so far")
             break
     return find(costs.measured_cost, problem.options.finalists)
 

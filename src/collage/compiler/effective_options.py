@@ -91,4 +91,4 @@ def _check_names(what: str, names: Iterable[str], known: set[str]) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
-            raise UsageError(f"{what} of {name!r}: no toolchain is called that; {hint}")
+            raise UsageError(f"{what} of {name!r}: there is no such toolchain; {hint}")

@@ -150,7 +150,7 @@ def choose_finals(
             failed_plans = [p for p in (*plans, *(v.plan for v in variants)) if p.name in failures]
             finals = replace(finals, plans=[*(v.plan for v in known.values() if v.name not in failures), *failed_plans])
             return _told(survey, session, finals, again, list(known.values()), failures, wanted)
-        session.say(f"{winner.name} does not keep the limits when it is measured again")
+        session.say(f"{winner.name} exceeds a limit when it is measured again")
     if not open_:
         return FinalComparison(None, None, plans, failures, None, None)
     raise LimitNotMet(_nearest(open_, limits))
@@ -269,7 +269,7 @@ def _promising(
     rates: dict[str, float] = {}
     others: dict[str, FinalistResult] = {}
     for variant in fit:
-        session.say(f"looking at {variant.name}")
+        session.say(f"trying {variant.name}")
         entry = _at_once(problem, session, variant)
         try:
             rate = float(serving(CONCURRENT, entry.arguments, _LOOK_S)["runs_per_s"])

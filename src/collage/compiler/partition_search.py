@@ -140,7 +140,7 @@ class CostAccess:
             return self._costs.measure(candidates)
         except KeyboardInterrupt:
             self._is_interrupted = True
-            self._costs.say("interrupted: going on with the best so far")
+            self._costs.say("interrupted: continuing with the best plan so far")
             return [self._costs.measured_cost(candidate) for candidate in candidates]
 
     @property

@@ -103,7 +103,7 @@ def add_variants(
         try:
             told = _levels(precision, problem, session, units, is_far=is_far)
         except ToolchainError as error:
-            session.say(f"no sensitivity: {error}")
+            session.say(f"the most sensitive operators are not known: {error}")
             return ()
         database.keep_local_fact(told, **fact)
     added = []
@@ -183,7 +183,7 @@ def _levels(
 
     def stop_if_late() -> None:
         if problem.comparison_plan.left_s < least_left_s:
-            raise ToolchainError("the time budget leaves none for it")
+            raise ToolchainError("the time budget leaves no time to measure them")
 
     def noise(bits: int) -> float:
         stop_if_late()

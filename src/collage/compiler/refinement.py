@@ -138,7 +138,7 @@ class _Timer:
             return math.inf
         except KeyboardInterrupt:
             self._is_interrupted = True
-            self._session.say("interrupted: going on with the best so far")
+            self._session.say("interrupted: continuing with the best plan so far")
             return math.inf
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ def side_by_side(
     expected_s = predicted_s(problem, costs, plan)
     if expected_s is None:
         return []
-    costs.say(f"{plan.name}: {expected_s * 1e3:.3f} ms predicted, and {best_s * 1e3:.3f} ms without")
+    costs.say(f"{plan.name}: predicted {expected_s * 1e3:.3f} ms, and {best_s * 1e3:.3f} ms without branches side by side")
     return [plan] if expected_s <= (1.0 - _MARGIN) * best_s else []
 
 
@@ -163,7 +163,7 @@ class _Splitter:
         try:
             costs.measure(list(unknown.values()))
         except KeyboardInterrupt:
-            costs.say("interrupted: going on without branches side by side")
+            costs.say("interrupted: continuing without branches side by side")
             return False
         return True
 

@@ -228,7 +228,7 @@ def _check_preparation(
     mismatches, shown_on, original = checking.mismatches, checking.mismatched_on, preparation.original
     if not mismatches or shown_on is None or original is None:
         return
-    session.say(f"the prepared model computes something else than the original ({mismatches[0]}); looking for the pass")
+    session.say(f"the prepared model and the original differ ({mismatches[0]}); looking for the pass that causes it")
     if (reprepare := preparation.reprepare) is None:
         raise PreparationDiffers(mismatches[0], None)
 

@@ -127,7 +127,7 @@ def prepare(engine: sa.Engine) -> sa.Engine:
     if found != SCHEMA:
         if only_reads := engine.get_execution_options().get(_ONLY_READS, False):
             if found is None:
-                raise UsageError("it holds no timings, and may not be written; name another with --db")
+                raise UsageError("it holds no timings and is read-only; name another with --db")
             engine = _copied(engine)
         with begin_writing(engine) as connection:
             if engine.dialect.name == "postgresql":

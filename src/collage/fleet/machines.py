@@ -94,7 +94,7 @@ def check_options(options: Any, where: str) -> dict[str, Any]:
         name = str(name).replace("_", "-")
         values = value if isinstance(value, list) else [value]
         if name in _NOT_SENT:
-            raise UsageError(f"{where}: {name} means something on this machine only, and is not sent to another")
+            raise UsageError(f"{where}: {name} is an option for this machine only; remove it")
         if not all(isinstance(each, _PLAIN) for each in values):
             raise UsageError(f"{where}: {name} is neither a plain value nor a list of them")
         checked[name] = value

@@ -374,7 +374,7 @@ class _Compiled:
                 raise WrongAnswer(f"the compiled graph returns {value.dtype}, not {expected.dtype}")
             found = compare(as_numpy(value), as_numpy(expected), variant.tolerance)
             if not found.ok:
-                raise WrongAnswer(f"the compiled graph computes something else: {found.reason}")
+                raise WrongAnswer(f"the compiled graph and PyTorch's differ: {found.reason}")
         variant.checked.add(lengths)
 
     def _check_lengths(self, arguments: Sequence[Any]) -> None:

@@ -79,7 +79,7 @@ class BodyPlans:
             UsageError: No plan is known of it.
         """
         if target not in self._plans:
-            raise UsageError(f"nothing says what the kernels of {target} are")
+            raise UsageError(f"the kernels of {target} are not known")
         return self._plans[target]
 
     def leaves(self, target: Target) -> tuple[Target, ...]:

@@ -283,7 +283,7 @@ class _LoadedBody:
             if (len(inputs), len(outputs)) != (len(part.inputs), len(part.outputs)) or not made.issuperset(inputs):
                 raise ValueError(f"kernel {number} of a body does not take, or make, what it was compiled for")
             if not made.isdisjoint(outputs) or len(set(outputs)) != len(outputs):
-                raise ValueError(f"kernel {number} of a body makes what is there already")
+                raise ValueError(f"kernel {number} of a body makes a value that exists already")
             steps.append(Step(f"body kernel {number}", load(part), inputs, outputs))
             made.update(outputs)
         computed = dict.fromkeys(name for _, outputs in body.kernels for name in outputs)

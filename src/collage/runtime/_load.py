@@ -157,7 +157,7 @@ def _reason_to_build(compiled: Compiled, build: str | None, fit: Fit, found: Ava
         rebuild: Everything is to be compiled.
     """
     if rebuild:
-        return "as was requested"
+        return "a rebuild was requested"
     if not compiled.files:
         return "the artefact is a recipe only"
     # The host only calls what is inside a kernel with parts.

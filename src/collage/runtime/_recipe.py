@@ -236,7 +236,7 @@ class Recipe:
                     raise ValueError(f"kernel {kernel.name!r} reads {name!r} in {scope}, but it is in {made[name]}")
             for name, scope in zip(kernel.outputs, kernel.writes or ("",) * len(kernel.outputs), strict=True):
                 if name in made:
-                    raise ValueError(f"kernel {kernel.name!r} makes {name!r}, which is there already")
+                    raise ValueError(f"kernel {kernel.name!r} makes {name!r}, which exists already")
                 made[name] = scope
         if copies := _copied(copies, made):
             raise ValueError(f"{copies[0].source!r} is copied, and nothing makes it")
@@ -270,7 +270,7 @@ def _copied(copies: Sequence[CopyRecord], made: dict[str, str]) -> list[CopyReco
             left.append(copy)
             continue
         if copy.result in made:
-            raise ValueError(f"{copy.result!r}, a copy, is there already")
+            raise ValueError(f"the copy {copy.result!r} exists already")
         if made[copy.source] != copy.src:
             raise ValueError(f"{copy.source!r} is copied from {copy.src}, but it is in {made[copy.source]}")
         made[copy.result] = copy.dst

@@ -122,7 +122,7 @@ def _checked(strategy: SearchStrategy, result: Any, problem: SearchProblem[C], c
         _Fault: It is none.
     """
     if not isinstance(result, SearchResult):
-        raise _Fault(f"returned a {type(result).__name__}, and no SearchResult")
+        raise _Fault(f"returned a {type(result).__name__}, not a SearchResult")
     found = result.partitioning
     if found is not None and (reason := _judged(lambda: why_wrong(problem, costs, found))) is not None:
         raise _Fault(f"returned a partitioning that {reason}")
@@ -223,7 +223,7 @@ class _Guard:
             if errand is None:
                 return
             if self._left_s <= 0:
-                raise _Fault(f"went on for {self._patience_s:g} s in which nothing was measured")
+                raise _Fault(f"ran for {self._patience_s:g} s without measuring anything")
             if self.is_interrupted or self._should_stop():
                 self._left_s = min(self._left_s, _LEAVE_S)
             function, answer = errand
@@ -267,7 +267,7 @@ class _GuardedCosts:
         new = {self._costs.key_of(c): c for c in reversed(asked) if known(c) is None}
         limits = self._limits
         if new and limits is None:
-            raise ValueError("in the second phase kernels are not measured by themselves")
+            raise ValueError("kernels cannot be measured alone in the second phase")
         if new and limits is not None:
             if len(new) > min(limits.kernels_left, limits.batch_size or math.inf):
                 raise ValueError(f"{len(new)} kernels are more than the limits allow")

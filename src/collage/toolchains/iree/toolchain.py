@@ -103,7 +103,7 @@ class IreeToolchain(ToolchainBase):
         return _OPTIONS
 
     def supports(self, node: ir.Node, target: Target) -> Support:
-        """Worth trying, unless a type speaks against it, or it is one that IREE is wrong of."""
+        """Accept an operator, unless its type is not supported or IREE is known to compute it wrongly."""
         return support_of(_refuse_types, node, _refusal)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
@@ -269,27 +269,27 @@ def _refusal(node: ir.Node) -> str | None:
     """Return the reason to refuse an operator that IREE takes and computes wrongly, else None. ONNX's suite found these."""
     attributes = node.attributes
     if node.op_type == "Bernoulli" or node.op_type.startswith("Random"):
-        return f"iree draws {node.op_type}'s numbers by rules of its own"
+        return f"iree draws other random numbers for {node.op_type} than ONNX Runtime"
     if node.op_type == "DepthToSpace" and attributes.get_string("mode") == "CRD" and _makes_one_channel(node):
         return "iree shuffles the pixels of DepthToSpace with mode CRD where it makes one channel"
     if node.op_type == "Slice" and _begins_behind_the_end(node):
         return "iree reads beyond the end in Slice with a negative step"
     if node.op_type == "Pad" and attributes.get_string("mode") == "wrap":
-        return "iree's compiler does not come to an end of some Pads that wrap around"
+        return "iree's compiler does not terminate for some Pads of mode wrap"
     if node.op_type in ("ScatterElements", "ScatterND") and _writes_one_constant(node):
-        return f"iree reads behind the one constant index of a {node.op_type} of a constant"
+        return f"iree reads beyond the one constant index of {node.op_type} with constant data"
     if node.op_type == "SoftmaxCrossEntropyLoss" and len(node.inputs) > 2 and node.inputs[2] is not None:
-        return "iree is wrong of SoftmaxCrossEntropyLoss with weights"
+        return "iree computes SoftmaxCrossEntropyLoss with weights wrongly"
     if node.op_type == "MaxPool" and len(node.outputs) > 1 and not _is_one_whole_image(node):
-        return "iree finds other places than ONNX for the maxima of a MaxPool with padding, or of several images or channels"
+        return "iree returns wrong indices of MaxPool with padding, several images or several channels"
     if node.op_type == "LSTM" and len(node.inputs) > 7 and node.inputs[7] is not None:
         return "iree ignores the peepholes of LSTM"
     if node.op_type == "QLinearMatMul" and any(x is not None and len(x.shape or ()) > 2 for x in node.inputs):
-        return "iree is wrong of QLinearMatMul's batches"
+        return "iree computes batches of QLinearMatMul wrongly"
     if node.op_type == "GridSample":
-        return "iree takes wrong neighbours in a nearest GridSample, and reads beyond the image"
+        return "iree's GridSample in mode nearest takes wrong neighbours, and reads beyond the image"
     if node.op_type == "SpaceToDepth" and attributes.get_string("mode") == "CRD":
-        return "iree takes every SpaceToDepth for one of mode DCR"
+        return "iree computes every SpaceToDepth in mode DCR"
     if node.op_type == "AveragePool" and all(attributes.get_int(name) for name in ("ceil_mode", "count_include_pad")):
         return "iree counts elements beyond the padding of AveragePool with ceil_mode and count_include_pad"
     if node.op_type == "Scan" and _is_of_one_step(node):
@@ -346,7 +346,7 @@ def _refuse_types(values: Iterable[ir.Value]) -> None:
     for value in values:
         dtype = elem_type(value)
         if dtype is not None and dtype.name not in _TYPES:
-            raise Unsupported(f"iree is not asked for {dtype.name.lower()} ({value.name!r})")
+            raise Unsupported(f"iree is not used for {dtype.name.lower()} ({value.name!r})")
         if value.type is not None and dtype is None:
             raise Unsupported(f"iree takes tensors, not {value.type} ({value.name!r})")
 

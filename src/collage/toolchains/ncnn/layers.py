@@ -330,5 +330,5 @@ def _number(value: Number) -> str:
             raise Unsupported(f"ncnn reads integers of 32 bits, not {value}")
         return str(value)
     if not math.isfinite(value):
-        raise Unsupported(f"ncnn reads no parameter that is {value}")
+        raise Unsupported(f"ncnn cannot read a parameter of value {value}")
     return f"{np.float32(value):.8e}"

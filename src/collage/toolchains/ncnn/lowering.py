@@ -96,7 +96,7 @@ def _lower(node: ir.Node, network: Network, blobs: dict[ir.Value, Blob]) -> None
     operator = Operator(node, network, blobs)
     lowering = _LOWERINGS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if lowering is None:
-        raise Unsupported(f"ncnn is given no {node.domain or 'ONNX'} {node.op_type}")
+        raise Unsupported(f"ncnn is not used for {node.domain or 'ONNX'} {node.op_type}")
     operator.refuse_types()
     made = lowering(operator)
     for value, blob in zip(node.outputs, made, strict=False):
@@ -108,7 +108,7 @@ def _lower(node: ir.Node, network: Network, blobs: dict[ir.Value, Blob]) -> None
 def _output(network: Network, blobs: Mapping[ir.Value, Blob], value: ir.Value) -> Blob:
     blob = blobs.get(value)
     if blob is None:
-        raise Unsupported(f"ncnn is given no output that is a constant, or not of float32 ({value.name!r})")
+        raise Unsupported(f"ncnn is not used for outputs that are constant or not float32 ({value.name!r})")
     return blob
 
 

@@ -277,9 +277,9 @@ def _refuse_changed(model: Any, graph: ir.Graph) -> None:
         if expected.numpy().isbuiltin != 1:
             raise Unsupported(f"openvino's Python interface does not take {expected.short_name()} ({value.name!r})")
         if expected.numpy() != got.to_dtype():
-            raise Unsupported(f"openvino makes {got.get_type_name()} of {value.name!r}, a {expected.short_name()}")
+            raise Unsupported(f"openvino converts {value.name!r} from {expected.short_name()} to {got.get_type_name()}")
         if value.shape is not None and not _agree(value.shape, port.partial_shape):
-            raise Unsupported(f"openvino makes {port.partial_shape} of {value.name!r}, of shape {value.shape}")
+            raise Unsupported(f"openvino changes the shape of {value.name!r} from {value.shape} to {port.partial_shape}")
 
 
 def _agree(shape: ir.Shape, got: Any) -> bool:

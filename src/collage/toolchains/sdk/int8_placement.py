@@ -112,7 +112,7 @@ class _Placer:
     def place(self) -> Placement:
         if self._unknown:
             name = next(iter(self._unknown))
-            raise Unsupported(f"nothing is known of the range of {name!r}: 8 bits need calibrated ranges")
+            raise Unsupported(f"the range of {name!r} is not known: 8 bits need calibrated ranges")
         if not self._products:
             raise Unsupported(f"the kernel has no {', '.join(sorted(self._style.products))} that profits from 8 bits")
         self._drop_unsupported()

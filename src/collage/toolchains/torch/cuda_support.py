@@ -121,7 +121,7 @@ def _ask(driver: ctypes.CDLL) -> Gpu:
 
     call("cuInit", 0)
     if number("cuDeviceGetCount") < 1:
-        raise _DriverError("it counts none")
+        raise _DriverError("it finds no device")
     device = number("cuDeviceGet", 0)
     name = ctypes.create_string_buffer(256)
     call("cuDeviceGetName", name, len(name), device)

@@ -94,13 +94,13 @@ def known_wrong(node: ir.Node) -> str | None:
         return "tvm's Resize rounds coordinates that lie between two elements to either of them"
     values = (*node.inputs, *node.outputs)
     if node.op_type in ("Concat", "Split") and any(value is not None and 0 in (value.shape or ()) for value in values):
-        return f"tvm's {node.op_type} loses its place at parts that have no elements"
+        return f"tvm's {node.op_type} is wrong after a part without elements"
     if _sums_up_nothing(node):
         return f"tvm's {node.op_type} returns uninitialised memory if it reduces a tensor without elements"
     if node.op_type in _NO_MERE_COPIES and _may_reduce_nothing(node):
         return f"tvm's {node.op_type} returns its input unchanged if axes are empty"
     if node.op_type in _MAY_WRAP and _is_wide_unsigned(node.outputs[0]):
-        return f"tvm has LLVM take it that {node.op_type} of unsigned integers never wraps around"
+        return f"tvm lets LLVM assume that {node.op_type} of unsigned integers never wraps around"
     if node.op_type not in _EXACT_IN_HALF and any(value is not None and _is_half(value) for value in values):
         return f"tvm's {node.op_type} rounds to float16 between its steps"
     return None
