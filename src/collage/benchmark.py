@@ -110,7 +110,7 @@ class Track:
     Attributes:
         model: The original model, or an artefact's copy of it, in the session's workspace.
         session: Has run the model for reference.
-        timed: Folders of the inputs and reference values, and the weights of each, as workers are told.
+        timed: Folders of the inputs and reference values, and the weight of each, as arguments of workers.
     """
 
     model: ir.Model
@@ -255,7 +255,7 @@ def _original(recipe: Recipe, given: Path | None) -> ir.Model | None:
     """Return the model as its author wrote it; None if it is not found unchanged.
 
     Args:
-        recipe: Says where it was, and its digest.
+        recipe: The recipe, which holds the path and the digest of the model.
         given: Path of the original model, if the user gives one.
 
     Raises:

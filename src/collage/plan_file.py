@@ -51,8 +51,8 @@ class PlanFileKernel:
         device: The device that it runs on; None if no devices are planned.
         branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is
             in none.
-        bodies: Of an If, a Loop or a Scan whose bodies are kernels of their own: the kernels of each body, in order of the name
-            of its attribute. The target is then the host, which runs the operator.
+        bodies: For an If, a Loop or a Scan with kernels in its bodies: the kernels of each body, by the name of its
+            attribute. The target is then the host, which runs the operator.
     """
 
     target: str

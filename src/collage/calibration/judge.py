@@ -142,7 +142,7 @@ class Judge:
         return found
 
     def _answer_originally(self, indices: Sequence[int], asked: Sequence[str]) -> None:
-        """Have the original answer the samples that it has not answered yet; its answers are kept, up to a size."""
+        """Run the original on samples that have no reference answers yet. Answers are kept, up to a size."""
         fresh = [
             (values, place)
             for index, values in zip(indices, asked, strict=True)

@@ -65,7 +65,7 @@ class Estimate:
         low: The better end of its interval.
         high: The worse end.
         samples: Samples that it comes from.
-        is_vague: There are too few samples for the worse end to be worth anything.
+        is_vague: There are too few samples for a useful bound at the worse end.
         original: The original model's own score on these samples; None if the metric only compares.
     """
 
@@ -105,7 +105,7 @@ class Metric(Protocol):
             limit: Decides if there are too few samples.
             count: Return the expected confidence interval of a mean or a share over ``count`` samples like these. 0 is
                 of these.
-                Of an error the bound is that of these, which fewer samples make wider.
+                The bound of an error is that of these samples; fewer samples make it wider.
         """
         ...
 
@@ -313,7 +313,7 @@ def _student(degrees: int, confidence: float = _CONFIDENCE) -> float:
 def prediction_bound(errors: Sequence[float]) -> float:
     """Return a bound that twenty further errors all keep, with 95 % confidence, if logarithms of errors are normal.
 
-    It is at least the largest error. Of fewer than four errors it is twice that.
+    It is at least the largest error. For fewer than four errors it is twice the largest.
     """
     worst = max(errors)
     positive = [error for error in errors if error > 0]

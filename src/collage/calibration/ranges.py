@@ -34,7 +34,7 @@ _ON_FIRST_AXIS, _ON_LAST_AXIS = ("Conv", "ConvTranspose"), ("Gemm", "MatMul")
 """Products that add up over the axis after the batch, and over the last one."""
 _RUN_S = 180.0
 _SENTINEL = 1e6
-"""From this magnitude on, a number stands for infinity, as in masks: 8 bits cannot hold it beside others."""
+"""Numbers of at least this magnitude count as infinite, as in masks: 8 bits cannot hold it beside others."""
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ def within_budget(
         problem: The model, with the tolerance that counts.
         costs: Costs of candidates. ``error_price_s`` is the price of errors in the search; it is 0 when this returns.
         session: Builds kernels.
-        precision: Has the choosing samples, on which plans are looked at.
+        precision: Holds the choosing samples, on which plans are looked at.
         plans: The plans that the search found at price 0, the best first.
         search_again: The best plans at the present price.
         by_cuts: Plans that keep the budget and that no price leads to, see ``collage.compiler.precision_cuts``.
@@ -110,7 +110,7 @@ def judged(
     Args:
         problem: The model.
         session: Builds kernels.
-        precision: Has the judging samples.
+        precision: Holds the judging samples.
         plans: The plans, in the order in which they are returned.
         seconds: The time that a plan is expected to take, if it is known.
     """

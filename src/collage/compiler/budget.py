@@ -59,7 +59,7 @@ class SearchBudget:
     def seconds_left(self, singles: Sequence[Outcome]) -> float:
         """Return the seconds that the search may still take: the time budget less the time of the final comparison.
 
-        Of the time that was left when the search began, the comparison gets at most half.
+        The comparison gets at most half of the time that was left when the search began.
 
         Args:
             singles: The whole model on each target that takes it; loading and comparing plans takes twice as long again.

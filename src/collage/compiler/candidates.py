@@ -27,7 +27,7 @@ __all__ = ["collect", "gather_specs", "host_spec", "joined_neighbors", "may_have
 
 
 def gather_specs(survey: Survey) -> Sequence[FusionSpec]:
-    """Phase 1: each target of the menu says how its candidates are found."""
+    """Gather fusion specs (phase 1), which define the candidates of each target of the menu."""
     problem, usable = survey.problem, survey.usable
     toolchain_of, fusion = problem.toolchains.for_target, problem.options.fusion
     if problem.placement is None:

@@ -1,8 +1,9 @@
 """The cost of handing a tensor from one device to another. It is measured once on this machine and kept.
 
 Sets of this machine's cores share its memory, so nothing is copied between them. It is not free either: the other core
-set's thread has to be woken, and has to fetch the tensor from the caches of the cores that wrote it. Both are measured, the
-way the executor hands kernels on. Sets that are names only, without cores of their own, cost nothing. Costs of devices
+set's thread has to be woken, and has to fetch the tensor from the caches of the cores that wrote it. Both are measured
+in the way in which the executor starts kernels. Sets that are names only, without cores of their own, cost nothing.
+Costs of devices
 with a memory of their own are assumed, not measured.
 """
 
@@ -32,7 +33,7 @@ __all__ = ["CopyCost", "hand_overs", "measure_copy_cost", "transfers_of"]
 _ROUNDS = 101
 _SMALL_BYTES = 64
 _LARGE_BYTES = 1 << 20
-"""Of a size that fits into a core's own cache, where most intermediate values are."""
+"""Bytes of a copy that fits into a core's own cache, as most intermediate values do."""
 
 Cores = tuple[int, ...]
 
@@ -50,7 +51,7 @@ class CopyCost:
     s_per_byte: float = 0.0
 
     def seconds(self, nbytes: int) -> float:
-        """Of a tensor of this size."""
+        """Bytes of the tensor that is copied."""
         return self.latency_s + nbytes * self.s_per_byte
 
 

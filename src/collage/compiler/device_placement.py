@@ -264,7 +264,7 @@ class DevicePlacement:
 
     @property
     def digest(self) -> str:
-        """Of everything that decides where a plan's kernels run: races on other devices are other races."""
+        """A digest of everything that decides on the devices of kernels. Timings on other devices have another digest."""
         scopes = {
             name: [str(scope), *map(str, self._candidates.get(name, ()))] for name, scope in self._planned.items()
         }

@@ -39,7 +39,10 @@ from collage.target import HOST_TARGET, Target
 __all__ = ["EstimatedSearch", "plan_by_estimator"]
 
 _MAX_STATES = 20_000
-"""Covered sets up to which the search asks as it goes. Beyond, all costs are asked for, and bounds lead the search."""
+"""Most covered sets of a search that calls the estimator on demand.
+
+Beyond, all costs are computed first, and bounds guide the search.
+"""
 
 
 @dataclass(frozen=True, slots=True)

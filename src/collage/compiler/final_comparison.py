@@ -135,7 +135,7 @@ def compared(
 
     Args:
         problem: The model.
-        session: Has the inputs.
+        session: Holds the inputs.
         plans: All plans.
         recipes: The recipe of each plan among the finalists.
         finalists: The plans that are compared, by the names of plans.

@@ -1,7 +1,7 @@
 """Choosing by another objective than the latency, or within limits.
 
-Every plan that the search built and that is right is measured as it is used: in as many streams at once as it is to have, in a
-fresh process. Plans that exceed a limit are left out. Of the rest, the objective chooses:
+Every right plan that the search built is measured as it will be used: in a fresh process, with its number of concurrent
+streams. Plans that exceed a limit are left out. Of the rest, the objective chooses:
 
 * **latency**: the final comparison, as ever, among those that keep the limits.
 * **throughput**: a comparison in turns in which all streams are busy. Each plan takes part with several numbers of streams.
@@ -80,7 +80,7 @@ class _Variant:
 
     @property
     def title(self) -> str:
-        """The plan as it is told to people."""
+        """Name of the plan, for people."""
         streams = self.recipe.streams
         name = self.plan.name.rpartition(",")[0] if streams else self.plan.name
         name = name if self.plan.single is None else self.plan.single.short
@@ -209,7 +209,7 @@ def stream_counts(cores: int, threads: int = 0) -> list[tuple[int, int]]:
 def _measured(
     problem: Problem, session: MeasureSession, variant: _Variant, quantities: Collection[str]
 ) -> _Variant | FinalistResult:
-    """Return a variant with the figures that are asked for, or the way in which it failed."""
+    """Return a variant with the requested figures, or with the reason of its failure."""
     if not quantities:
         return variant
     session.say(f"measuring {variant.name}: {', '.join(sorted(quantities))}")

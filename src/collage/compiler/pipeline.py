@@ -378,7 +378,7 @@ def _recalled(
 
 
 def _is_unfinished(options: CompileOptions, result: CompileResult) -> bool:
-    """Return True if the user, a budget of theirs or a fault of their strategy ended it early: the same command then goes on."""
+    """Return True if the user, a budget or a faulty strategy ended the search early. The same command then continues it."""
     stopped_by = result.search.stopped_by
     has_budget = options.measure_budget is not None or options.time_budget_s is not None
     is_cut_short = has_budget and stopped_by in ("deadline", "max_measured")

@@ -212,7 +212,7 @@ def _alone_on_devices(problem: Problem, survey: Survey, target: Target, placemen
 def _alone_with_rest(
     problem: Problem, survey: Survey, target: Target, placement: DevicePlacement, rest: SEScope | None
 ) -> Plan | None:
-    """The same, where free operators go to one device."""
+    """The same, with all free operators on one device."""
     owners: list[tuple[SEScope, Target]] = []
     for node in problem.graph.nodes:
         device = placement.scope_of(node, rest).device

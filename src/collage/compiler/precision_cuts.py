@@ -45,7 +45,7 @@ def plans_by_cuts(
     Args:
         survey: The model and the menu.
         costs: Measures the kernels of plans that keep the limits.
-        index: Has the specs of targets.
+        index: Holds the specs of targets.
         may_share: Says if the toolchains of a plan can share a process.
         keeps: Returns True if a plan keeps the limits.
     """

@@ -127,7 +127,8 @@ class Precision:
         Args:
             key: Equal for equal plans.
             arguments: Its recipe, workspace and factories.
-            chooses: Look at choosing samples. There the interval has to keep a limit that judging samples are expected to give.
+            chooses: Look at choosing samples. On these, the interval must keep the limit that is expected on the
+                judging samples.
         """
         known = self._chosen if chooses else self.verdicts
         if key not in known:

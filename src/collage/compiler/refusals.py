@@ -46,10 +46,10 @@ _PLACE = re.compile(r"^\S*onnxruntime\S*:\d+ (?:[^()]*\([^()]*\)(?: const)? )?(?
 """The place in ONNX Runtime's source, and the function, with which it begins what it has to say."""
 
 _SLOWER = 1.2
-"""A plan of devices that takes this many times as long as one target alone is told of."""
+"""A plan of devices is reported if it takes this many times as long as one target alone."""
 
 _LATE = 1.1
-"""Times its budget after which a compilation says that it took too long."""
+"""A compilation that takes this many times its time budget is reported."""
 _SEVERAL = 2
 _INSTALL = "pip install 'collage[cpu]'"
 

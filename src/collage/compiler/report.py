@@ -139,7 +139,7 @@ def _numerics(
     standing: FinalistResult | None,
     no_numbers: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Of the whole model where it was raced, else the worst of its kernels; ``ok`` is null where nothing was checked."""
+    """Error of the whole model if it was compared, else of its worst kernel; ``ok`` is null where nothing was checked."""
     tolerated = {
         "tolerance": survey.problem.tolerance,
         "reference": _reference(survey, session),
@@ -200,7 +200,7 @@ def _occasions(problem: Problem, session: MeasureSession) -> list[dict[str, Any]
 
 
 def _unsettled(problem: Problem, session: MeasureSession) -> dict[str, float]:
-    """Of outputs that hang on rounding in places: the share of their elements that was not compared, on the first inputs."""
+    """For each output that depends on rounding: the share of its elements that was not compared, on the first inputs."""
     values = session.values
     names = [str(value.name) for value in problem.model.graph.outputs]
     found = {name: values.rounding_sensitive(name) for name in names if name in values}

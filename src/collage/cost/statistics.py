@@ -91,7 +91,7 @@ def summarise(samples: Sequence[float]) -> Summary:
 
 
 def weighted_mean(parts: Sequence[tuple[Summary, float]]) -> Summary:
-    """Of latencies on several occasions, by the weight of each; weights add up to 1.
+    """The mean of latencies on several occasions, by the weight of each; weights add up to 1.
 
     Percentiles are averaged as if all occasions had their slow runs together, so that the interval is not too narrow.
     """

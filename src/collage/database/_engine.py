@@ -37,7 +37,7 @@ def open_engine(url: str, *, reading: bool = False) -> sa.Engine:
 
     Args:
         url: The URL or path.
-        reading: It will only be read, so that a file will do that cannot be written.
+        reading: True if it is only read, so that a read-only file is enough.
 
     Raises:
         UsageError: The URL cannot be read, its driver is missing, or it is another kind of database.

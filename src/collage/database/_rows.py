@@ -65,7 +65,7 @@ def why_no_key(parts: Any) -> str | None:
 
 
 def outcome_of(row: Mapping[str, Any]) -> Outcome | None:
-    """Return the outcome in a row, None if it cannot be believed: its status or a time makes no sense, or its digest is wrong."""
+    """Return the outcome in a row; None if it is not valid: its status, a time or its digest is wrong."""
     if parts_of(row) is None or not isinstance(row["status"], str) or row["status"] not in tuple(Status):
         return None
     status = Status(row["status"])
@@ -79,7 +79,7 @@ def outcome_of(row: Mapping[str, Any]) -> Outcome | None:
 
 
 def value_of(row: Mapping[str, Any]) -> Any:
-    """The value of a fact, or None if it cannot be believed."""
+    """The value of a fact, or None if it is not valid."""
     name, value = read_json(row["name"]), read_json(row["value"])
     if not isinstance(name, dict) or digest_of(name) != row["digest"]:
         return None

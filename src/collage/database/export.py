@@ -50,7 +50,7 @@ class Moved:
 
 
 def export_lines(database: Database) -> Iterator[str]:
-    """All timings and facts as lines of text, without line ends; rows that cannot be believed are left out."""
+    """All timings and facts as lines of text, without line ends; rows that are not valid are left out."""
     yield json.dumps({"format": _FORMAT, "schema": SCHEMA, "origin": database.origin, "made_at_s": time.time()})
     count = 0
     for row in database.rows(timing):

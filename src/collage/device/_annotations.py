@@ -108,7 +108,7 @@ def require_output(model: ir.Model, name: str, scope: ScopeLike) -> None:
 
 
 def demand_memory_scope(function: ir.Function, formal: str, memory_scope: str) -> None:
-    """Says in which memory of its device a kernel wants an argument, or leaves a result.
+    """Annotate the memory of the device in which a kernel takes an argument, or leaves a result.
 
     Raises:
         ConfigError: The function has no such input or output.
@@ -127,7 +127,7 @@ def demanded_memory_scopes(function: ir.Function) -> dict[str, str]:
 
 
 def asked_scope(what: Annotated) -> SEScope | None:
-    """The scope that was asked for, if any; of a result, that of its node where it has none of its own."""
+    """The demanded scope, if any. A result without one has the scope of its node."""
     found = _read(what, ON_DEVICE)
     if found is None and isinstance(what, ir.Value) and (node := what.producer()) is not None:
         return _read(node, ON_DEVICE)

@@ -123,7 +123,7 @@ def insert_after_definition(graph: ir.Graph, value: ir.Value, node: ir.Node) -> 
 
 
 def check_function(model: ir.Model) -> None:
-    """Refuses a model in which the name of the operator stands for something else.
+    """Refuse a model that uses the name of the operator for something else.
 
     Raises:
         ModelError: Its function is not an Identity.

@@ -402,7 +402,7 @@ class PlacementConstraints:
         return place
 
     def _fix(self, place: int, scope: SEScope, cause: str) -> None:
-        """Constrains device and memory; a target alone stands for the devices that are configured for it."""
+        """Constrain device and memory; a target alone means the devices that are configured for it."""
         try:
             device = self._device_of(scope)
         except TargetError as error:

@@ -19,7 +19,7 @@ class KernelStatus(StrEnum):
     PREDICTED = "predicted only"
     """Neither built nor timed: its expected time promised no gain, or the search ended before."""
     REFUSED = "refused"
-    """The toolchain says that it does not take it."""
+    """The toolchain refuses it without building it."""
     FAILED = "failed"
     """The toolchain took it, and did not build it, crashed, or was stopped."""
     WRONG = "wrong"
@@ -160,7 +160,7 @@ class TargetAnswer:
         build: Build of the toolchain, as timings are filed.
         whole: The status of the whole model on it; None if it was not tried.
         whole_us: Time of the whole model on this target alone.
-        takes: Operators that it takes, as far as it was asked.
+        takes: Operators that it takes, as far as this was tested.
         refuses: Operators that it refuses, by reason.
     """
 

@@ -1,4 +1,4 @@
-"""Answers of nodes: anything may come over the wire, and only this form goes on from here."""
+"""Answers of nodes. Data from the network is checked here, and only this form is used afterwards."""
 
 from __future__ import annotations
 

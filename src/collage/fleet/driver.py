@@ -35,7 +35,7 @@ _LOOK_S = 1.0
 _GRACE_S = 60.0
 """Seconds that starting a task may take besides its own limit."""
 _FINAL_CODES = frozenset((2, 3, 4, 5))
-"""Exit codes by which the command says that the model or the options are at fault: a second node has the last word."""
+"""Exit codes for faults of the model or the options. A second node tries such a task once more."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class _Queue:
         waiting: Tasks that are to be handed out.
         flying: Number of those under way.
         refused: Nodes whose hardware differs from their stated type.
-        is_missed: True if it was said that there is no such node.
+        is_missed: True if a message said that there is no such node.
     """
 
     waiting: deque[Work] = field(default_factory=deque)

@@ -69,7 +69,7 @@ def read_fleet(path: Path) -> Fleet:
     """Read the file of a fleet.
 
     Raises:
-        UsageError: It cannot be read, or says something that makes no sense.
+        UsageError: It cannot be read, or its content is not valid.
     """
     data = _read(path)
     if unknown := sorted(set(data) - {"compile", "machines"}):

@@ -143,7 +143,7 @@ def _sent(
     patience_s: float,
     say: Callable[[str], None],
 ) -> Answer:
-    """Send a job to nodes of its type until one does it, or says why it cannot."""
+    """Send a job to nodes of its type until one finishes it or reports a failure."""
     errors = ray.exceptions
     lost = 0
     remote = ray.remote(num_cpus=0, max_retries=0)(compile_here)

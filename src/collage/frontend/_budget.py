@@ -87,7 +87,7 @@ def check_budgets(model: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]
 def check_inferred_shapes(proto: onnx.ModelProto, budgets: Budgets) -> None:
     """Refuse a model that would compute a value too large for any machine, as far as shapes are known.
 
-    Checked twice: with the claims of the model itself, and with inferred shapes alone. It is changed: they are forgotten.
+    Checked twice: with the claims of the model itself, and with inferred shapes alone. It is changed: its claims are removed.
 
     Raises:
         ModelError: Names the value; or it takes too much to find the shapes out.

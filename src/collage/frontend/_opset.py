@@ -201,7 +201,7 @@ def _type_bounds(model: ir.Model) -> None:
 
 
 def _place_pixels(node: ir.Node, version: int) -> None:
-    """Says what was so before set 11: pixel 0 lies at 0, and the nearest pixel is the one before, or after if shrinking.
+    """State the rules before set 11: pixel 0 lies at 0, and the nearest pixel is the one before, or after if shrinking.
 
     Raises:
         ValueError: It depends on scales that are computed.

@@ -1,4 +1,4 @@
-"""Rewriting models of the operator sets before 7, in which operators said how they broadcast, to set 7.
+"""Rewriting models of operator sets before 7, in which operators had attributes for broadcasting, to set 7.
 
 ONNX's own converter lays operands along wrong axes, and knows no comparisons, logic or recurrent networks of these sets.
 """

@@ -251,7 +251,7 @@ def _finish(model: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Model:
 
 
 def _spell_out(model: ir.Model) -> None:
-    """Give ONNX's own domain the name that everything here knows it by, and graphs a name, on which the checker insists."""
+    """Write ONNX's own domain as "", and give graphs a name, which the checker demands."""
     for graph in model.graphs():
         graph.name = graph.name or "graph"
     parts: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]

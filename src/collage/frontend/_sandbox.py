@@ -1,7 +1,7 @@
 """ONNX's compiled functions, run in a child process with little memory and little time.
 
-Shape inference walks over what it is told is there: a length of 2^31 somewhere in a body is two thousand million
-dimensions to it, of some fifty bytes each. No list of the ways to tell it so would be complete, and a thread cannot be
+Shape inference believes the file: a length of 2^31 in a body becomes two thousand million dimensions of some fifty
+bytes each. No list of the ways to tell it so would be complete, and a thread cannot be
 stopped. Real models take milliseconds and megabytes, so a request that takes seconds is refused. The child is started
 when it is first needed, and serves this process until it ends.
 """

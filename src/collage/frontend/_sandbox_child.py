@@ -1,7 +1,7 @@
 """The child process of ``_confined``: ONNX's compiled functions, within limits of memory and of time.
 
-A script, run by its path without site packages, so that it starts in some 20 ms and holds some 20 MiB. It is told the
-path of ONNX's extension module, and answers requests on its standard input until that ends. A request is a line, the
+A script, run by its path without site packages, so that it starts in some 20 ms and holds some 20 MiB. It gets the path
+of ONNX's extension module, and serves requests on its standard input until that ends. A request is a line, the
 operation, its argument and the number of bytes that follow; so is an answer: how it went, and the number of bytes.
 """
 

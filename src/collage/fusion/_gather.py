@@ -30,9 +30,9 @@ class FusionStyle(Enum):
     """The way in which a toolchain's single candidates are joined into larger ones."""
 
     NONE = "none"
-    """Not at all: operators or patterns are whole kernels."""
+    """No fusion: operators or patterns are whole kernels."""
     CLASSIC = "classic"
-    """As FuseOps would, by operator kind, and the largest ranges besides."""
+    """By operator kind, as FuseOps does, and the largest ranges too."""
     ARBITRARY = "arbitrary"
     """Whatever touches, up to a depth."""
     REGIONS = "regions"
@@ -152,7 +152,7 @@ def _style_of(target: Target, toolchain: Toolchain) -> FusionStyle:
 
 
 def _memoised(predicate: NodePredicate) -> NodePredicate:
-    """The same predicate, asked once for each node: several rules of a spec want to know."""
+    """The same predicate with cached answers, since several rules of a spec call it."""
     known: dict[ir.Node, Support] = {}
 
     def ask(node: ir.Node) -> Support:

@@ -36,8 +36,8 @@ class CombinePrimitive(Protocol):
     def combinations(self, found: Found, pool: Pool) -> Iterator[tuple[Found, ...]]:
         """The disjoint candidates that may be joined, one of them ``found``, which is in the pool, as are the rest.
 
-        The caller adds one candidate after the other to the pool and asks about each once, so every combination
-        is seen when the last of its parts has come.
+        The caller adds candidates to the pool one by one and looks at each once. So a combination is found when the
+        last of its parts is added.
         """
         ...
 

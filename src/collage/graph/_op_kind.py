@@ -22,7 +22,7 @@ class OpKind(IntEnum):
     ELEMWISE = 0
     """Output element i depends on element i of each input."""
     BROADCAST = 1
-    """As elementwise, after stretching some inputs."""
+    """Elementwise, after broadcasting some inputs."""
     INJECTIVE = 2
     """Each output element is a copy of one input element: reshapes, slices, transpositions."""
     COMM_REDUCE = 3

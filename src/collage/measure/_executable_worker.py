@@ -1,4 +1,4 @@
-"""A finalist in a process of its own: loads one executable, checks it, runs it when told to. Runs in the child."""
+"""The worker of one finalist: it loads an executable, checks it, and runs it on request. Runs in the child."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Service:
         inputs: Names of its inputs.
         notes: Notes of the run: kernels that fail, for which the host stands in.
         values: Folders of ``ValueStore``s with the model's inputs and reference outputs. It is checked on all of them.
-        weights: Of the first of these folders, on which it is timed: how often each is met. They add up to 1.
+        weights: Frequencies of the first folders, on which it is timed. They add up to 1.
         lengths: The same with other lengths, for which the host may stand in.
         is_reduced: It computes in a coarser type than the model. Then its error on probing inputs does not count, since
             a budget is stated for the user's data. Its outputs there must be recognisable.

@@ -53,7 +53,7 @@ class ProcessCompatWorker:
     def _load(self, member: Mapping[str, Any]) -> tuple[Kernel, Any] | None:
         """A kernel that wakes the toolchain's threads, a plainer one where it does not take that.
 
-        None if it takes neither: then it can only be said that its library does no harm by being there.
+        None if it takes neither. Then only the presence of its library is tested.
         """
         module, _, name = member["factory"].partition(":")
         toolchain: Toolchain = getattr(importlib.import_module(module), name)(**member["arguments"])

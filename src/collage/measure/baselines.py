@@ -155,7 +155,7 @@ class _BaselineMeasurer:
         )
 
     def _probe(self) -> dict[int, Support]:
-        """Compile each distinct operator once; twelve equal ones are asked about once, and never again."""
+        """Compile each distinct operator once; equal ones are compiled once, and the answer is stored."""
         support: dict[int, Support] = {}
         asked: dict[str, Support] = {}
         for i in range(len(self.graph)):

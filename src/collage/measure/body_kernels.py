@@ -53,7 +53,7 @@ BodyPlan = tuple[tuple[BodyKernel, ...], ...]
 
 
 class BodyPlans:
-    """Plans of bodies, and the targets of the host that stand for them."""
+    """Plans of bodies, and the targets of the host that represent them."""
 
     def __init__(self) -> None:
         self._plans: dict[Target, BodyPlan] = {}
@@ -73,7 +73,7 @@ class BodyPlans:
         return target
 
     def of(self, target: Target) -> BodyPlan:
-        """Return the plan that a target stands for.
+        """Return the plan that a target represents.
 
         Raises:
             UsageError: No plan is known of it.
@@ -158,7 +158,7 @@ class BodyPlans:
         return BodyKernel(inside, target, parts, str(told["rule"]))
 
     def inside(self, node: ir.Node, target: Target, name: str) -> list[PlacedKernel]:
-        """Return the kernels in the bodies of a node, outer ones first; none if its target stands for no plan.
+        """Return the kernels in the bodies of a node, outer ones first; none if its target represents no plan.
 
         Args:
             node: The node.

@@ -154,7 +154,7 @@ class Builds:
             self.tidy()
 
     def tidy(self) -> None:
-        """Has workers forget the kernels that they loaded, and this process the weights that it looked at."""
+        """Let workers unload their kernels, and this process release the weights that it mapped."""
         self._held_bytes = 0
         self._pool.recycle()
         page_out(self._workspace)

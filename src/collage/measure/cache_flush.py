@@ -1,8 +1,8 @@
 """Memory that every processor reads through, so that its caches hold the same share of foreign data as inside a model.
 
 Accesses of one processor leave the caches of the others unchanged, with half of the kernel's weights and code
-in them. They also wake up for it, as for the kernel before: a processor of a virtual machine that has slept for some
-milliseconds takes as long as a small kernel to come back.
+in them. This also wakes them up, as an earlier kernel would. On a virtual machine, waking a processor takes as long as
+a small kernel.
 """
 
 from __future__ import annotations

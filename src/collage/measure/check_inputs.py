@@ -120,7 +120,7 @@ class _Judge:
         return self._original if self._original is not None and self._original.failure is None else None
 
     def first(self, values: ValueStore) -> None:
-        """Compare the run on the first inputs; if the original cannot be run on these, it is no longer asked."""
+        """Compare the run on the first inputs; if the original cannot be run on these, it is not run again."""
         if (original := self.original) is None:
             return
         try:
@@ -321,7 +321,7 @@ def _capture_outputs(
     judge: _Judge,
     values: ValueStore,
 ) -> bool:
-    """Store the original's outputs alone; not if some of them follow from decisions, which cannot be told apart so."""
+    """Store only the outputs of the original, unless some of them follow from decisions, which need inner values."""
     if judge.original is None or not after_decisions(model.graph).isdisjoint(str(v.name) for v in model.graph.outputs):
         return False
     judge.original.keep_outputs(values)
@@ -360,8 +360,8 @@ def _capture_other_lengths(
     """Sets of inputs of other lengths, where dimensions are symbolic: one of several, and one where all are 1.
 
     Many models promise more than they keep: a batch of any size, say, that a constant shape inside takes for 1. Lengths
-    at which the model fails, or at which a value has another shape than it is said to have, are of no use. Nor are those
-    at which its answer is nothing but rounding, as where a mean over one element is taken from that element.
+    at which the model fails, or at which a value has another shape than it is said to have, are of no use. The same
+    holds for lengths at which the result is only rounding, such as an element minus the mean over one element.
     """
     longer = sum(measure_session.values.get(name).nbytes for name in measure_session.values) <= _MOST_BYTES
     single = single_lengths(model, inputs)

@@ -53,7 +53,7 @@ def measure_figures(
     Args:
         recipe: The executable's.
         quantities: Names of the quantities to measure; see ``QUANTITIES``.
-        session: Has the workspace and the inputs.
+        session: Holds the workspace and the inputs.
         toolchains: The registry of its toolchains.
 
     Raises:
@@ -88,7 +88,7 @@ def measure_original(path: Path, quantities: Collection[str], session: MeasureSe
 
 
 def serving(service: str, arguments: Arguments, seconds: float | None = None) -> Mapping[str, Any]:
-    """Return what ``serve`` of a service told after some seconds; None is as many as its percentiles need.
+    """Return the result of ``serve`` of a service after some seconds; None is as many as its percentiles need.
 
     Raises:
         ToolchainError: It cannot be loaded or run.

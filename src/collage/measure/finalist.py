@@ -20,7 +20,7 @@ class Finalist:
         name: Unique name.
         service: ``module:attribute`` of a service with ``check`` and ``run``.
         arguments: Its arguments, JSON values.
-        kernels: Number of kernels. If times cannot be told apart, the plan of the fewest is returned.
+        kernels: Number of kernels. If times are equal within doubt, the plan of the fewest kernels is returned.
         incumbent: True for a single toolchain.
         is_reduced: True if it computes in a coarser type than the model says.
         is_candidate: True if it may be returned. Others are only compared with, whether they are right or not.
@@ -50,7 +50,7 @@ class FinalistResult:
         ratio: Time over the returned finalist's, paired by rounds, with its interval.
         rounds_s: Median latency of each round of the reporting phase.
         alone: Latency in the qualification.
-        precision: The type that it says it computes in, if it says so.
+        precision: The type that it computes in, if it states one.
         lost: True if it was slower beyond doubt in the choosing phase, and so had no part in the reporting phase.
         p95_s: Ninety-fifth percentile of the latencies in the reporting phase.
         p99_s: Ninety-ninth percentile, in the same way.

@@ -4,8 +4,8 @@ An expectation is learned, not proved: a search that relies on it may miss an op
 
 * where the time goes inside kernels that were measured whole, as the toolchain's own profiler reports (the *base* of a node);
 * for toolchains without a profiler, the best base that any other has for the node, optimistically;
-* how far measurements of this toolchain were off so far, for the operator types in question, and for kernels that
-  overlap this one. Measurements of similar kernels count most. Two kernels are similar if they share nodes that make up
+* errors of earlier estimates for this toolchain, by operator type, and for kernels that overlap this one. Measurements
+  of similar kernels count most. Two kernels are similar if they share nodes that make up
   most of the time.
 
 The cost of a measured kernel is its measurement, not an expectation.

@@ -62,7 +62,7 @@ class OriginalModel:
         self.failure: str | None = None
 
     def close(self) -> None:
-        """End the process, or have one that is lent forget the model."""
+        """End the process; a lent process only drops the model."""
         if not self._is_lent:
             self._worker.kill()
         elif self._is_open and self._worker.alive:

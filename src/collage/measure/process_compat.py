@@ -2,8 +2,8 @@
 
 Runtimes clash in ways that they do not declare: symbols of one library taken for another's, static thread-local storage that
 runs out, thread pools that bind the process to one core. While measuring, each toolchain has a process of its own; an
-executable has one for all. So before a mix is believed, its toolchains are loaded together, each runs a kernel, in turns,
-and all must come out alive and right. The verdict is a fact, kept with the builds that it holds for.
+executable has one for all. So before a mixed plan is accepted, its toolchains are loaded together and run kernels in
+turns. All results must be right. The verdict is a fact, kept with the builds that it holds for.
 """
 
 from __future__ import annotations

@@ -322,7 +322,7 @@ def unrepeatable_values(model: ir.Model) -> frozenset[str]:
 
 
 def with_all_outputs(model: ir.Model) -> ir.Model:
-    """Return a copy whose outputs are all values of its main graph. With every value wanted, nothing can be fused away."""
+    """Return a copy whose outputs are all values of its main graph. If every value is an output, no operator is fused away."""
     copy = model.clone()
     copy.graph.name = "collage_reference"
     known = set(copy.graph.outputs)

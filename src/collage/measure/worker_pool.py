@@ -124,7 +124,7 @@ class WorkerPool:
         """One job for the toolchain that serves a target; a crash is retried once in a fresh worker.
 
         Raises:
-            Quarantined: The toolchain died too often, and is not asked.
+            Quarantined: The toolchain died too often, and is not used.
             ToolchainError: It refused, failed or died.
         """
         toolchain = _worker_name(target)
@@ -154,7 +154,7 @@ class WorkerPool:
         return result
 
     def start_all(self, targets: Iterable[Target], first: Callable[[], None] = lambda: None) -> None:
-        """Has the toolchains of all targets come up side by side; ``availability`` then knows of each.
+        """Start the workers of all targets side by side; ``availability`` then answers at once.
 
         Args:
             targets: At least one.
@@ -198,7 +198,7 @@ class WorkerPool:
             self._abandoned.clear()
 
     def recycle(self) -> None:
-        """Has idle workers forget the kernels that they loaded, and replaces those that have done many jobs."""
+        """Let idle workers unload their kernels, and replace workers that have done many jobs."""
         for name, worker in list(self._workers.items()):  # Others may be coming up meanwhile.
             if worker.jobs_done > self._limits.recycle_after and not worker.busy:
                 worker.kill()

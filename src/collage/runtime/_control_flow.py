@@ -97,7 +97,7 @@ class Program:
         makes: Names of its outputs; empty if one is absent.
         bodies: Its bodies in order of attribute name: of an If the else branch comes first.
         constants: Constants by name.
-        scanned: Of a Scan the axis and the direction of each scanned input, and of each output that is stacked.
+        scanned: For a Scan: axis and direction of each scanned input, and of each stacked output.
     """
 
     op_type: str

@@ -125,7 +125,7 @@ class ForkedPool(ContextPool):
 
 
 def loading_again(make: Callable[[], Executor]) -> Callable[[], Executor]:
-    """Return a function that loads kernels in a fork, and says so where that fails."""
+    """Return a function that loads kernels in a fork, and raises a clear error if that fails."""
 
     def load() -> Executor:
         try:

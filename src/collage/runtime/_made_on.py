@@ -60,11 +60,11 @@ class MadeOn:
     Attributes:
         system: Operating system and architecture.
         isa: Digest of the processor's instruction-set flags.
-        cores: Number of processors that the compilation might use, 0 if it is not told.
+        cores: Number of processors that the compilation might use, 0 if it is not known.
         quota: Number of processors' time that a container might take, None for no limit.
         fingerprint: ``Machine.fingerprint``, empty for artefacts of earlier versions.
         cpu: Model name of the processor, empty for artefacts of earlier versions.
-        flags: Instruction-set flags, empty if they are not told or do not belong to ``isa``.
+        flags: Instruction-set flags, empty if they are not known or do not belong to ``isa``.
     """
 
     system: str
@@ -93,7 +93,7 @@ class MadeOn:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Facts that are equal on machines whose plans stand for each other."""
+        """Facts that are equal on machines that can use each other's plans."""
         known = (self.system, self.isa, str(self.cores), str(self.quota))
         return (self.fingerprint,) if self.fingerprint else known
 

@@ -166,7 +166,7 @@ def understood(manifest: Mapping[str, Any], folder: Path) -> tuple[Recipe, Mappi
     """Return the content of a manifest: the recipe, and the SHA-256 and size of each file.
 
     Raises:
-        ArtefactError: It was written by a newer version, or says something that makes no sense.
+        ArtefactError: It was written by a newer version, or its content is not valid.
     """
     schema = manifest.get("schema")
     if type(schema) is not int or schema not in SCHEMAS:

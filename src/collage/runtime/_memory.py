@@ -34,7 +34,7 @@ def page_out(folder: Path) -> None:
 
 
 def trim() -> None:
-    """Hands memory that was freed back to the system, where the C library keeps it for later and can be told not to."""
+    """Return freed memory to the system, if the C library keeps it and has a call for that."""
     gc.collect()
     with contextlib.suppress(AttributeError, OSError, TypeError):  # Windows has no library without a name.
         ctypes.CDLL(None).malloc_trim(0)

@@ -67,7 +67,7 @@ class PackedPlan:
 
     @property
     def model(self) -> str:
-        """The digest of the model that it was compiled from, empty if it is not told."""
+        """The digest of the model that it was compiled from, empty if it is not known."""
         return _digest_or_empty(self.recipe.model.get("sha256"))
 
     @property

@@ -46,7 +46,7 @@ Job = Callable[[], None]
 
 
 def missing_cores(layout: DeviceLayout) -> str | None:
-    """Return a sentence that says which device of a layout this process cannot use; None if it can use all."""
+    """Return a sentence about a device of a layout that this process cannot use; None if it can use all."""
     usable = usable_core_numbers()
     for device, cores in layout.cores.items():
         if not usable.issuperset(cores):
@@ -70,7 +70,7 @@ class CoreSets:
             weakref.finalize(self, queue.put, None)
 
     def submit(self, device: str, job: Job) -> None:
-        """Has a device's thread do a job, which must not raise."""
+        """Run a job, which must not raise, in a device's thread."""
         self._queues[device].put(job)
 
     def call(self, device: str, function: Callable[[], T]) -> T:

@@ -25,7 +25,7 @@ class KernelTime:
         median_us: Median over the runs.
         p10_us: Tenth percentile.
         p90_us: Ninetieth percentile.
-        share: Of the time of the whole, 0 to 1.
+        share: Share of the total time, 0 to 1.
     """
 
     name: str

@@ -184,7 +184,7 @@ class Signature:
 
 
 def targets_of(outputs: Sequence[Port], out: Mapping[str, Any]) -> list[np.ndarray[Any, Any] | None]:
-    """Return for each output the array of the caller's that it is to be written to, or None.
+    """Return for each output the caller's array to write to, or None.
 
     Raises:
         InputError: A name, a type or a rank does not fit, memory cannot be written to, or two outputs would share it.

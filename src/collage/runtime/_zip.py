@@ -21,7 +21,7 @@ from collage.system.plain_names import is_plain_name
 __all__ = ["unpack", "write_zip"]
 
 _MAX_DIRECTORY_BYTES = 16 << 20
-"""Of the zip's directory, which is read into memory: room for a hundred thousand entries."""
+"""Largest size of the zip's directory, which is read into memory: a hundred thousand entries."""
 
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
 _EPOCH = (1980, 1, 1, 0, 0, 0)

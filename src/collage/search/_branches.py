@@ -51,7 +51,7 @@ def stages_of(
         seconds: The expected time of each node.
         most_lanes: The most lanes of a stage.
         least_gain_s: Seconds that the lanes of a stage must save together, if no time is lost. Otherwise it has one lane.
-        most_parallel: The most stages of several lanes. Those that save most are kept.
+        most_parallel: The most stages of several lanes. The most profitable ones are kept.
     """
     before, after = _reach(consumers)
     first = _cheap(_turned(consumers), range(len(consumers)), seconds)

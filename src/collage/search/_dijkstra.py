@@ -52,7 +52,7 @@ class Found:
     """Outcome of a search.
 
     Attributes:
-        paths: The best covers, best first; fewer than asked for where there are no more, or the cap was hit.
+        paths: The best covers, best first; fewer than ``k`` if there are no more, or if the cap was hit.
         lower_bound: Weight that no cover undercuts; None if there is no cover.
         prices: Prices to begin the next search of the same problem with.
         exact: True if ``paths`` are proved to be the best.
@@ -75,7 +75,7 @@ class Found:
 
 
 class Edges:
-    """Edges from each least uncovered node, least slack first, made when first asked for."""
+    """Edges from each least uncovered node, least slack first, made on demand."""
 
     def __init__(self, problem: Problem[Any], weights: Weights, bound: Bound, keep: np.ndarray) -> None:
         self._problem = problem
@@ -218,7 +218,7 @@ def sharpen(
     among: Bools | None = None,
     best: _Best | None = None,
 ) -> tuple[Bound, Bools]:
-    """Improves a bound while many candidates may still lie on a cover of at most ``upper``; says which may.
+    """Improve a bound while many candidates may still be part of a cover of at most ``upper``; return these.
 
     The others are left out at once, so the bound that comes back bounds covers of at most ``upper`` only. If the
     best cover known is given, it is improved too, and ``upper`` with it.

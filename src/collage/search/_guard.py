@@ -38,9 +38,9 @@ __all__ = ["refine_or_leave", "run_or_fall_back"]
 THINKING_S = 60.0
 """Seconds that a third-party strategy may take, without the time of measurements."""
 PROVING_S = 600.0
-"""The same, where it has to prove something."""
+"""The same, if it has to prove optimality."""
 _LEAVE_S = 2.0
-"""Seconds that a strategy has to return after it was told to stop, and that its thread has to end after that."""
+"""Seconds for a strategy to return after the request to stop, and for its thread to end after that."""
 _LOOK_S = 0.2
 
 T = TypeVar("T")
@@ -148,7 +148,7 @@ class _Guard:
 
     Args:
         patience_s: Seconds that the function may take by itself.
-        should_stop: True if the user wants the best result so far: the function then has little time left.
+        should_stop: True if the user has interrupted the search: the function then has little time left.
     """
 
     def __init__(self, patience_s: float, should_stop: Callable[[], bool]) -> None:

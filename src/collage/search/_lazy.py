@@ -40,7 +40,7 @@ class LazyOptions:
             least this fraction of it.
         max_states: Cap on covered sets settled in each round.
         charges: Charges for each candidate that is not measured, as shares of the best path's cost. The search
-            goes to the next charge when there is nothing to gain at one. Falling charges make it try paths of few new
+            continues with the next charge when there is nothing to gain at one. Falling charges make it try paths of few new
             candidates first, which can be measured through; without them it wanders among many that are all hoped to be
             a little better, and ends in the middle of measuring one of them. Only for bounds that are not proofs.
     """
@@ -79,7 +79,7 @@ def lazy_shortest_path(
             in every round, so that it may learn; but only once if bounds are proofs.
         measure: Costs of a batch of candidates, in order; may build them in parallel.
         options: When the search stops, and the number of candidates to measure at a time.
-        known_cost_of: Cost that is known without measuring, or None; asked once.
+        known_cost_of: Cost that is known without measuring, or None; called once.
         key_of: Candidates with equal keys cost the same, so that one of them is measured for all; None if all differ.
         proof_bound_of: Seconds that a candidate cannot undercut, for the gap, if ``bound_of`` is not a proof.
         launch_penalty_of: Seconds that each kernel costs beyond its own cost.
@@ -186,7 +186,7 @@ class LazySearch(Generic[C]):
         return np.where(self.is_known, self.seconds, self.hoped + self.charge_s)
 
     def _hoped_for_s(self) -> float:
-        """Seconds of the best path if every hope came true."""
+        """Seconds of the best path under optimistic costs."""
         self.charge_s = 0.0
         bounds = self._bounds()
         found, _ = self._plan(bounds)

@@ -42,7 +42,7 @@ _NEAR = 32
 """Most candidates for each node in large problems: those with the least sum of all work."""
 
 Arrivals = dict[int, tuple[int, float]]
-"""Of every value that was made and is still to be read, by its number: the device, and the time."""
+"""For each value that is made and still has readers, by its number: the device, and the time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -133,7 +133,7 @@ def overlapping_covers(
 def _cheapest(
     candidates: Sequence[P], cost_of: CostOf[P], launch_penalty_of: Callable[[P], float] | None
 ) -> tuple[list[P], list[float]]:
-    """Of the candidates with the same nodes on the same device the cheapest, with its seconds: nothing else differs."""
+    """The cheapest candidate for each set of nodes and device, with its seconds, since such candidates differ in nothing else."""
     best: dict[tuple[int, int], tuple[float, P]] = {}
     for candidate in candidates:
         cost = Cost.of(cost_of(candidate))

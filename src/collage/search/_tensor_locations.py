@@ -21,7 +21,7 @@ Where = tuple[int, int]
 """The home of a value, and the devices that it is copied to, as bits."""
 
 TensorLocations = tuple[tuple[int, Where], ...]
-"""Of every value that still matters, by its number."""
+"""The location of each value that still matters, by its number."""
 
 
 class CopyPlan:

@@ -78,7 +78,7 @@ class Weights:
         return Cost.sum(Cost(int(self._ranks[i]), float(self._seconds[i])) for i in candidates)
 
     def cost_of_weight(self, weight: int) -> Cost:
-        """The cost that a sum of weights stands for."""
+        """The cost that a sum of weights represents."""
         units = weight >> (self._priority_bits + self._kernel_bits)
         rank = units >> self._unit_bits if self._unit_bits else 0
         return Cost(rank, (units - (rank << self._unit_bits)) / _UNITS_PER_SECOND)

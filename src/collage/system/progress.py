@@ -66,7 +66,7 @@ class Progress:
     """Reports progress to a callback and the log; a call takes a line of text.
 
     Args:
-        callback: Called with every event; None if only the log is told.
+        callback: Called with every event; None for the log only.
         phases: Titles of the phases.
         budget_s: The time budget, if there is one.
 

@@ -31,7 +31,7 @@ _GRACE_S = 60.0
 class _Hold(NamedTuple):
     """The process that made a folder, and the descriptor that holds its lock, if the system knows such locks.
 
-    The system lets go of a lock whatever ends the process.
+    The system releases the lock whenever the process ends.
     """
 
     process: int

@@ -70,10 +70,9 @@ class ToolchainTestCase:
         takes: Names of the common and dynamic kernels that this toolchain takes, for one of few operators; None is all
             but those that it ``refuses``. One of ``matmul`` and ``elementwise`` is the least.
         refuses: Names of common kernels that this toolchain is known to refuse.
-        differs: Names of edge cases where its answers are known to be its own; they are expected to fail, so that
-            this list stays true.
+        differs: Names of edge cases whose results are known to differ from ONNX. These tests are expected to fail.
         tolerance: Largest error allowed, relative to the largest output.
-        single_threaded: It computes with the thread that calls it alone, whatever number it is given.
+        single_threaded: It computes in the calling thread only, for every number of threads.
     """
 
     toolchain: ClassVar[Toolchain]
@@ -358,7 +357,7 @@ class ToolchainTestCase:
             assert all(0 <= value < 1 for value in seconds.values())
 
     def _assert_at_home_anywhere(self, loaded: Kernel, case: KernelCase) -> None:
-        """Demand right answers wherever inputs lie. Inputs and earlier answers stay as they were."""
+        """Demand right results for inputs at any address. Inputs and earlier results must not change."""
         earlier: list[tuple[Tensor, Tensor]] = []
         for offset in (0, 4, 16, 0):
             inputs = placed(case.inputs, offset)

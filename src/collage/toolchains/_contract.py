@@ -1,8 +1,8 @@
 """The contract between Collage and every toolchain, which compiles and runs kernels.
 
 A toolchain turns a kernel (a small, complete ONNX model whose weights are its initializers) into files, and files
-into something that can be called. Collage asks it for nothing else: which sub-graphs become kernels, whether they are
-right, and whether they pay, is decided elsewhere, by measurement.
+into something that can be called. It has no other task. The choice of sub-graphs, checks of results and timing are done
+elsewhere.
 
 Everything here runs in a worker process while tuning (a crash costs one candidate) and in the user's process when an
 artefact runs. ``docs/toolchains.md`` shows how to write one.
@@ -66,7 +66,7 @@ class Availability:
         reason: The reason why it is not available.
         remedy: The way to make it available, such as ``pip install openvino``.
         precisions: Values of its target option ``precision`` for coarser types that this machine computes in faster.
-            Such targets join the menu where a user grants an accuracy budget.
+            Such targets join the menu if the user grants an accuracy budget.
     """
 
     available: bool
@@ -98,8 +98,9 @@ class Compiled:
         outputs: Names of the kernel's outputs, in order.
         portable: True if the files are plain ONNX and fit any machine; False for native code and caches.
         metadata: Whatever the toolchain needs to load it again: JSON values only, and no text that could be a path, since
-            it comes back from artefacts that anybody may have written. Values are told by position: their names may
-            hold slashes. With ``memory_scopes``, such as ``{"inputs": ["global.texture", None], "outputs": [None]}``, a kernel
+            it comes back from artefacts that anybody may have written. Values are referred to by position, since names
+            may hold slashes. With ``memory_scopes``, such as ``{"inputs": ["global.texture", None], "outputs":
+            [None]}``, a kernel
             demands arguments, or leaves results, in memories of its device: plans of devices and the runtime see it.
         parts: Kernels inside, of an operator whose bodies are kernels of their own. Its files are those of its parts too.
 
@@ -150,7 +151,7 @@ class Compiled:
         """Parse the output of ``as_json``, before or after JSON; wrong types raise TypeError, absent fields KeyError.
 
         Raises:
-            ValueError: It has parts within parts beyond any sense.
+            ValueError: Parts are nested too deeply.
         """
         if depth > _MAX_DEPTH:
             raise ValueError(f"kernels are more than {_MAX_DEPTH} deep within each other")
@@ -189,7 +190,7 @@ def read_names(data: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """The behaviour that is wanted of a kernel in the process that runs it.
+    """Options of a kernel in the process that runs it.
 
     Attributes:
         threads: Number of threads to use; 0 is the toolchain's own default for this machine.
@@ -244,11 +245,11 @@ class Kernel(Protocol):
 class AllocatingKernel(Protocol):
     """A kernel that states if each call allocates all outputs again.
 
-    Optional: ``Kernel`` asks for outputs that lie apart from all else, but runtimes pass inputs on, or hand one tensor out
-    twice, and few documents say when. So the runtime looks at every pair of tensors, which takes microseconds.
+    Optional: ``Kernel`` demands that outputs share no memory. But runtimes may return an input, or one tensor twice,
+        and few document this. So the executor compares every pair of tensors, which takes microseconds.
 
     Attributes:
-        allocates_outputs: True if it follows from how the kernel was made, so that the runtime need not look.
+        allocates_outputs: True if this is known from the way the kernel was made, so that the executor need not compare.
     """
 
     reuses_outputs: bool
@@ -279,7 +280,7 @@ class InPlaceKernel(Protocol):
     Optional: the runtime asks for it, and plans buffers for such kernels ahead.
 
     Attributes:
-        layouts: Of each output: known before the first call, and the same for all.
+        layouts: Layout of each output: known before the first call, and the same for all calls.
     """
 
     reuses_outputs: bool
@@ -292,8 +293,8 @@ class InPlaceKernel(Protocol):
     def run_into(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Run the kernel, and write every element of every output.
 
-        Arrays that it was given before, the same objects, may be known to it still, and cost it less; their memory is
-        theirs, but the last ones of each output are not let go before others come.
+        The kernel may remember arrays of earlier calls, so passing the same objects again is cheaper. It keeps a
+        reference to the last array of each output until it gets another one.
 
         Args:
             inputs: As for a call.
@@ -426,7 +427,7 @@ class Tuner(Protocol):
 
         Args:
             kernel: As for ``compile``.
-            target: Its options ``trials`` and ``seed`` say how much is tried for each workload, and which.
+            target: Its options ``trials`` and ``seed`` set the number of trials for each workload and the random seed.
             workspace: A folder for temporary files.
             session: Time, threads and records that tuning may use.
 
@@ -438,10 +439,10 @@ class Tuner(Protocol):
 
 @runtime_checkable
 class Profiler(Protocol):
-    """A toolchain that can say where the time goes inside one of its kernels.
+    """A toolchain that can measure the time of each node inside a kernel.
 
     Optional. Collage takes these figures as a first expectation of the cost of a part of the kernel alone, so that only
-    promising parts are built and measured. They are never believed without a measurement.
+    promising parts are built and measured. They never replace a measurement.
     """
 
     def profile(

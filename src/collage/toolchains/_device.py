@@ -29,7 +29,7 @@ class Device(Protocol):
     """Memory and a queue of work, both apart from the host's. Its tensors speak DLPack and are row-major.
 
     Attributes:
-        name: Such as ``cuda:0``. Devices of equal name share memory and queue.
+        name: Name such as ``cuda:0``. Devices of equal name share memory and queue.
     """
 
     name: str

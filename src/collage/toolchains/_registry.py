@@ -35,7 +35,7 @@ class Registry:
     A toolchain that cannot be imported or made, or whose class breaks the contract, is as good as absent.
 
     Attributes:
-        broken: The reason why a toolchain cannot be used, by name, as far as it was asked for.
+        broken: The reason why a toolchain cannot be used, by name, for toolchains that were requested so far.
         tracebacks: The traceback of each such failure, by name, for the author of the toolchain.
     """
 

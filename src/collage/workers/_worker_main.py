@@ -49,8 +49,8 @@ def _read(descriptor: int, size: int) -> bytes:
 def end_if_forked(server: int) -> None:
     """Kill the server if this is not it: foreign code forked, and returned in the child too.
 
-    Two would answer one job, and a kernel that does so in every run would soon be thousands. Such a
-    kernel is of no use, so it counts as a crash, from its very first run.
+    Two would answer one job, and a kernel that does so in every run would soon be thousands. Such a kernel counts as a
+    crash, from its first run on.
     """
     if os.getpid() != server:
         os.write(2, b"foreign code forked, and returned in the child too\n")

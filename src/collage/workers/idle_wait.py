@@ -39,7 +39,7 @@ def until_quiet(longest_s: float, root: int | None = None) -> bool:
 
 
 def _any_runs(root: int | None) -> bool:
-    """Return True if a thread other than the one that asks runs, or could."""
+    """Return True if a thread other than the caller is running or ready to run."""
     own = str(threading.get_native_id())
     family = [os.getpid()] if root is None else (pid for pid in descendants(root) if pid != root)
     return any(_state(thread) == "R" for pid in family for thread in _threads(pid) if thread.name != own)

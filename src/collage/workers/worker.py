@@ -1,8 +1,9 @@
 """A worker: one process, one job at a time, that may die without consequence.
 
 The parent's side. Jobs and results are JSON frames on two pipes of their own; tensors travel as files. A warden (see
-``_worker_main``) kills the worker and everything that it started when this side lets go of a third pipe, the lifeline,
-as it does when it is killed itself. A worker whose threads do not rest after a job is paused until the next one. Whatever the
+``_worker_main``) kills the worker and everything that it started when this side closes a third pipe, the lifeline. The
+system also closes it if this process is killed. A worker whose threads do not rest after a job is paused until the next
+one. Whatever the
 worker prints is drained, and only the tail is kept.
 """
 
@@ -228,7 +229,7 @@ class Worker:
             os.close(lifeline)
 
     def _tell(self, what: bytes) -> None:
-        """Has the warden pause or resume its processes; those that rest between jobs are left alone."""
+        """Let the warden pause or resume its processes, except those that sleep between jobs."""
         with self._turn:
             if self._lifeline is not None and self._is_paused != (what == PAUSE):
                 self._is_paused = what == PAUSE

@@ -1,7 +1,7 @@
 """Bounds on integers, which OpenVINO's CPU plugin computes in 32 bits at most, and many operators of in float32.
 
-A bound follows from constants, from shapes, and from guards that a kernel checks when it runs. Values that only say how long
-tensors are, or where in one something is, are lengths. Arithmetic on lengths and small constants alone stays within 32
+A bound follows from constants, from shapes, and from guards that a kernel checks when it runs. Values that are only
+used as lengths or positions are called lengths. Arithmetic on lengths and small constants alone stays within 32
 bits in every model whose tensors fit into memory, so it is never refused.
 """
 
@@ -77,7 +77,7 @@ class Bounds(NamedTuple):
     Attributes:
         low: No element is smaller.
         high: No element is larger.
-        is_length: The value says how long tensors are, or where something is in one.
+        is_length: The value is only used as a length or a position.
     """
 
     low: float

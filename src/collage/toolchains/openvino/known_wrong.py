@@ -97,7 +97,7 @@ def _quantises_scaled_matrix(node: ir.Node) -> bool:
 
 
 def _window_of_two_sides(node: ir.Node) -> bool:
-    """Return True if an STFT has a window, and is told that it is not one-sided."""
+    """Return True if an STFT has a window and the attribute ``onesided=0``."""
     has_window = len(node.inputs) > 2 and node.inputs[2] is not None
     return has_window and node.attributes.get_int("onesided", 1) == 0
 
@@ -114,7 +114,7 @@ def _averages_past_padding(node: ir.Node) -> bool:
 
 
 def _axes_of_pool(node: ir.Node) -> list[tuple[int | None, int, int, int, int]]:
-    """Of each axis that a pool's window moves along: its length, or None; the window's reach and step; the padding."""
+    """For each axis that a pool's window moves along: its length, or None; the window's reach and step; the padding."""
     attributes, x = node.attributes, node.inputs[0]
     windows = attributes.get_ints("kernel_shape") or ()
     ones, half = [1] * len(windows), len(windows)
@@ -224,7 +224,7 @@ def _shifts_out(node: ir.Node) -> bool:
 
 
 def _has_axes(node: ir.Node) -> bool:
-    """Return True if a reduction is told axes, by a constant or, before opset 18, an attribute."""
+    """Return True if a reduction has axes, as a constant or, before opset 18, as an attribute."""
     axes = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] is not None else None
     return bool(node.attributes.get_ints("axes")) or (axes is not None and axes.size > 0)
 

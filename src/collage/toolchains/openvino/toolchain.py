@@ -172,7 +172,7 @@ def _check(target: Target) -> None:
 
 
 def _config(target: Target, options: LoadOptions) -> dict[str, Any]:
-    """Properties for the plugin: its best settings for latency, in the precision that was asked for."""
+    """Properties for the plugin: its best settings for latency, in the target's precision."""
     precision = target.option("precision") or "f32"
     floats = precision if precision in _NATIVE else target.option("floats") or "f32"
     config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
@@ -311,7 +311,7 @@ def _limit(graph: ir.Graph) -> int:
     """The largest magnitude of inputs with which no operator of a kernel exceeds the range of its type.
 
     Raises:
-        Unsupported: There is none that inputs can be held to.
+        Unsupported: No limit of inputs is small enough.
     """
     for limit in LIMITS:
         if not any(computes_beyond(node, limit) for node in graph.all_nodes()):

@@ -1,4 +1,4 @@
-"""Kernels that write their outputs where they are told."""
+"""Kernels that write their outputs into the caller's arrays."""
 
 from __future__ import annotations
 

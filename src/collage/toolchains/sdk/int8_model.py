@@ -31,7 +31,7 @@ _OLDEST_OPSET = 13
 _LEVELS = 255
 _BIAS_LIMIT = 2**31 - 1
 _SMALLEST_SCALE = 1e-20
-"""Of weights: times the smallest scale of activations, it is still a float32."""
+"""Smallest scale of weights. Multiplied by the smallest scale of activations, it is still a normal float32."""
 
 
 def in_int8(kernel: ir.Model, style: Int8Style) -> ir.Model:
@@ -117,7 +117,7 @@ class _Writer:
         self._adding = {node: _constant_sum(node) for node in placement.products if node.op_type == "MatMul"}
 
     def drop_activation(self, node: ir.Node) -> None:
-        """Remove an activation; rounding to the range of its result stands for it."""
+        """Remove an activation; rounding to the range of its result replaces it."""
         before, after = node.inputs[0], node.outputs[0]
         assert before is not None
         self._replaced[after] = before
@@ -126,7 +126,7 @@ class _Writer:
         self._graph.remove(node, safe=True)
 
     def round_value(self, value: ir.Value, covered: Range) -> None:
-        """Has a value rounded for those nodes that read it in 8 bits, or for all."""
+        """Round a value for the nodes that read it in 8 bits, or for all readers."""
         everywhere = value in self._placement.everywhere
         like = self._placement.scaled_like.get(value)
         value = self._replaced.get(value, value)
@@ -154,7 +154,7 @@ class _Writer:
             self._graph.insert_before(self._graph[0], [quantize, dequantize])
 
     def round_weights(self, node: ir.Node) -> None:
-        """Has a product read weights of signed bytes and, if the runtime wants it, a bias in units of the products."""
+        """Let a product read weights of signed bytes and, for some runtimes, a bias in units of the products."""
         weight = _array(node.inputs[1])
         axis = channel_axis(node)
         scales = weight_scales(weight, axis, self._weight_bits)
@@ -194,7 +194,7 @@ class _Writer:
         node.replace_input_with(index, self._constant(f"{node.name}_corrected", corrected))
 
     def round_constants(self, node: ir.Node) -> None:
-        """Has a node between products read its constants as unsigned bytes with a zero point."""
+        """Have a node between products read its constants as unsigned bytes with a zero point."""
         if node.op_type not in self._style.between:
             return
         for index, value in enumerate(node.inputs):
@@ -220,7 +220,7 @@ class _Writer:
     def _read_integers(
         self, node: ir.Node, index: int, integers: Tensor, scale: Tensor, axis: int | None, zero: Tensor | None = None
     ) -> None:
-        """Has a node read integers in place of a constant."""
+        """Have a node read integers in place of a constant."""
         old = node.inputs[index]
         assert old is not None
         zero = np.zeros(scale.shape, integers.dtype) if zero is None else zero
@@ -236,7 +236,7 @@ class _Writer:
         node.replace_input_with(index, dequantize.outputs[0])
 
     def _take_output(self, old: ir.Value, new: ir.Value) -> None:
-        """Has a value take the place, and the name, of another among the graph's outputs."""
+        """Have a value take the place, and the name, of another among the graph's outputs."""
         if old.is_graph_output():
             name = old.name
             old.name = self._names.fresh(f"{name}_inner")

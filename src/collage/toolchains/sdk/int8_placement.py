@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Int8Style", "Placement", "Range", "channel_axis", "place", "settled"]
 
 _SMALLEST, _LARGEST = 1e-15, 1e15
-"""Of ranges: products of scales beyond do not fit float32."""
+"""Largest range: products of larger scales do not fit float32."""
 _QUANTISED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger")
 
 Range = tuple[float, float]

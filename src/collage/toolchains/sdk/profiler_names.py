@@ -64,7 +64,7 @@ def input_token(index: int) -> str:
 
 
 def tokens_in(text: str) -> Sequence[int]:
-    """Indices of all nodes that a toolchain's name stands for, in the order in which it names them."""
+    """Indices of all nodes in a toolchain's name, in the order in which it names them."""
     return [int(index) for index in _TOKEN.findall(text)]
 
 

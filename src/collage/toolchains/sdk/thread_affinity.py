@@ -32,7 +32,7 @@ class HelperThreads:
     """Threads that help the caller of a runtime, one call at a time.
 
     Args:
-        threads: The system's numbers of threads in this process. Those that end are forgotten.
+        threads: The system's numbers of threads in this process. Ended threads are dropped.
     """
 
     def __init__(self, threads: Iterable[int] = ()) -> None:
@@ -74,7 +74,7 @@ def started_meanwhile() -> Iterator[set[int]]:
     """Collect the threads that the calling thread starts inside this context, and their threads; complete on leaving.
 
     Threads of other callers are left out: a new thread bears the name of the one that starts it, so that this one bears
-    a name of its own meanwhile. None are found on systems where that cannot be told.
+    a name of its own meanwhile. None are found on systems that do not report this.
     """
     found: set[int] = set()
     try:
@@ -115,7 +115,7 @@ def own_threads() -> set[int]:
 
 
 def _computed_ns(thread: int) -> int:
-    """For how long processors have worked for a thread; 0 if that is not told."""
+    """For how long processors have worked for a thread; 0 if the system does not report it."""
     told = _read(thread, "schedstat").split()
     return int(told[0]) if told and told[0].isdecimal() else 0
 

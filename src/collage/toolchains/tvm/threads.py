@@ -25,7 +25,7 @@ _SHARE_ALL_CORES = -3
 
 
 def set_habits(exclusive: bool) -> None:
-    """Has TVM leave affinities alone, and its threads be quiet between two runs unless ``exclusive``.
+    """Have TVM leave affinities alone, and its threads be quiet between two runs unless ``exclusive``.
 
     It would pin the caller to one core for good. It reads its environment variables when it first needs threads.
     """
@@ -49,7 +49,7 @@ class _Team(threading.local):
         self.helpers = HelperThreads()
 
     def resize(self, count: int) -> None:
-        """Has the first ``count`` of the pool's threads do the work; the calling thread is one of them."""
+        """Have the first ``count`` of the pool's threads do the work; the calling thread is one of them."""
         if not self.size:
             with started_meanwhile() as started:
                 _configure(max(count, usable_cores()))
