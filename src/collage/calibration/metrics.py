@@ -86,7 +86,7 @@ class Metric(Protocol):
 
     @property
     def name(self) -> str:
-        """As users write it."""
+        """The name that users write."""
         ...
 
     def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
@@ -220,7 +220,7 @@ class PythonMetric:
     """A function of the user's, which runs in a process of its own, see ``collage.calibration.judge``.
 
     Attributes:
-        name: As it was written.
+        name: Name as the user wrote it.
         module: The module that has it.
         function: Its name. It takes outputs, the original's outputs and the label, and returns a number: more is better.
     """

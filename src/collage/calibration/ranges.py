@@ -46,7 +46,7 @@ class Ranges:
         unbounded: Names of values that had NaN or infinite elements, or magnitudes that stand for infinity.
         means: The mean of each channel over all samples, of values in ``mean_axes``.
         samples: Samples that were looked at.
-        skipped: Of these, the number that was left out, since NaN is among their inputs.
+        skipped: Number of these that were left out, since their inputs hold NaN.
     """
 
     extents: dict[str, tuple[float, float]] = field(default_factory=dict)

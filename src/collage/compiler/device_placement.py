@@ -81,7 +81,7 @@ class DevicePlacement:
     Attributes:
         config: The devices.
         cores: The core set of each device that has one.
-        notes: As given.
+        notes: Notes for the report.
         devices: The devices on which anything runs, or may run; those that win where all else is equal come first.
         is_free: True if there are operators that the search places.
     """
@@ -208,7 +208,7 @@ class DevicePlacement:
         this machine's cores all see that memory, so where there is no other device, only demands count.
 
         Args:
-            graph: The prepared model's.
+            graph: The dataflow graph of the prepared model.
             copy_s: Seconds of a copy from one device to another, given its bytes. By default copies cost nothing, but of
                 equal plans the one with fewer of them wins.
             nbytes_of: Size of a value.
@@ -273,7 +273,7 @@ class DevicePlacement:
         return hashlib.sha256(json.dumps([scopes, cores, *free], sort_keys=True).encode()).hexdigest()[:16]
 
     def as_json(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the section of the report on devices."""
         return {
             "devices": [str(device) for device in self.devices],
             "cores": {str(device): list(numbers) for device, numbers in self.cores.items()},

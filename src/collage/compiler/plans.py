@@ -67,8 +67,8 @@ class Plan:
     """A disjoint, covering, acyclic choice of kernels, and of where and when each runs.
 
     Attributes:
-        name: For people.
-        kernels: In the order in which they run, or in which they begin where several run at the same time.
+        name: Name for people.
+        kernels: Its kernels, in the order in which they begin to run.
         single: The target that runs the whole model alone, if one does.
         placement: The devices that they run on; None if no devices are planned.
     """

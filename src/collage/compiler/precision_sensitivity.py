@@ -78,7 +78,7 @@ def keep_unbounded_in_float(precision: Precision, problem: Problem) -> None:
 def add_variants(
     precision: Precision, problem: Problem, baselines: Baselines, session: MeasureSession, database: Database
 ) -> tuple[Target, ...]:
-    """Return variants of the 8-bit targets that leave sensitive nodes in float32, if they may be worth their while.
+    """Return variants of the 8-bit targets that leave sensitive nodes in float32, if they may pay.
 
     They are if a target is fast in 8 bits and too far off, or so far off that it was not timed.
     """

@@ -65,7 +65,7 @@ class Limit:
     """A limit that a plan has to keep.
 
     Attributes:
-        metric: By which a drop is measured.
+        metric: The metric of the drop.
         most: Largest drop.
         option: The option that says so.
     """
@@ -100,7 +100,7 @@ class Precision:
         judge: Compares answers with the original's.
         limits: The accuracy budget of a plan.
         is_made_up: The samples are not the user's.
-        ranges: Of all values; None if no target needs them.
+        ranges: Ranges of all values; None if no target needs them.
         outside: Share of elements on judging samples outside these ranges; None if it is not known.
         sensitive: Nodes that 8 bits hurt most, as bits: as few as have to stay in float32. 0 if all may be quantised.
         refusals: The reasons why targets that take the whole model are refused, by name.

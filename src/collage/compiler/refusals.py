@@ -273,7 +273,7 @@ def told_once(reasons: Mapping[str, Sequence[str]]) -> str:
 
 
 def in_short(text: str, workspace: Path) -> str:
-    """Return a toolchain's message without folders of this process, and places in other people's sources."""
+    """Return a toolchain's message without this process's folders and without places in the toolchain's source."""
     text = _STATUS.sub("", " ".join(text.replace(f"{workspace}/", "").split()))
     if (found := _AT_NODE.search(text)) is None:
         return text

@@ -128,8 +128,8 @@ class CompileResult:
     Attributes:
         finals: The winner, and how the other plans compare.
         search: Figures of the search.
-        estimates_s: By the name of each plan, the seconds that each of its kernels was expected to take.
-        predicted_s: By the name of each plan, the seconds that it was expected to take as a whole.
+        estimates_s: Expected seconds of each kernel of a plan, by the name of the plan.
+        predicted_s: Expected seconds of a whole plan, by its name.
         kernels_ok: True if every kernel of the winner was measured and is right; None if one was not measured.
         kernels_error: Largest error of the winner's kernels, where it is known.
         is_remembered: An earlier compilation found it.

@@ -271,7 +271,7 @@ class _Collector:
         Args:
             plan: The plan.
             predicted: Its predicted seconds.
-            totals: By candidate, the seconds of the cheapest plan of measured kernels with it.
+            totals: Seconds of the cheapest plan of measured kernels with each candidate, by candidate.
         """
         holding: dict[int, list[_Key]] = {}
         for key, total in totals.items():

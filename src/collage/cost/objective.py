@@ -77,8 +77,8 @@ class Limit:
 
     Attributes:
         quantity: One of ``QUANTITIES``.
-        value: In seconds, bytes or runs per second: a lower bound of the throughput, an upper bound of everything else.
-        text: As the user wrote it.
+        value: Limit in seconds, bytes or runs per second: a lower bound of the throughput, an upper bound of other quantities.
+        text: The text that the user wrote.
     """
 
     quantity: str

@@ -24,7 +24,7 @@ class Choice:
         before_s: Made before this time, in seconds since 1970.
         machine: Made on the machine of this fingerprint (its beginning is enough), or of this origin.
         build: The build of the toolchain contains this text.
-        target: For this target: its printed form, or the name of its toolchain.
+        target: Printed form of a target, or the name of its toolchain.
         status: Timings of this status only.
         kind: Facts of this kind only.
     """

@@ -98,7 +98,7 @@ class PlacementConstraints:
         reads: Every use of a value whose data are read.
         inputs: Inputs of the main graph, which lie wherever their readers are unless something demands otherwise.
         constants: Values that lie wherever they are read, with their graphs.
-        parents: For every body the node that holds it.
+        parents: The node that holds each body, by body.
         nodes: Every node that is planned, in order.
         copies: The explicit copies among them.
     """

@@ -54,7 +54,7 @@ class Explanation:
         borders: The borders between them.
         lost: The other plans of the comparison.
         targets: The answers of the targets about the whole model.
-        counts: By status, the number of candidates, those that the record has no room for included.
+        counts: Number of candidates by status, with those that the record has no room for.
         why_not_measured: One sentence about the candidates that were not measured.
         notes: Sentences about candidates that were left out before the search, and about facts that the record lacks.
         record: The record that the explanation is made from.

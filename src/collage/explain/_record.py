@@ -188,7 +188,7 @@ class TriedRecord:
         plans: All plans that were built for the final comparison.
         targets: The answers of the targets of the menu, in its order.
         tried: Candidate kernels, the most interesting ones first.
-        dropped: By status, the number of candidates that the record has no room for.
+        dropped: Number of candidates that the record has no room for, by status.
         stopped_by: The reason why the search ended, see ``SearchResult``; ``not started`` if there was nothing to search.
         min_gain: The share that a plan had to promise to be worth measuring.
         notes: Sentences about candidates that were left out before the search.

@@ -66,7 +66,7 @@ def make_inputs(
 
     Args:
         model: A model whose shapes are inferred, so that the sizes of tables are known.
-        seed: Of the random numbers.
+        seed: Seed of the random numbers.
         dims: Values of symbolic dimensions; see ``bind_dims``.
         floats: Kind of floating-point inputs, see ``FLOATS``.
         rank: Rank of inputs whose rank the model does not state; None makes them scalars.

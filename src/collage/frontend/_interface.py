@@ -26,7 +26,7 @@ _REPRESENTATIVE = (
 """Lengths of dimensions by patterns of their names. The first match counts. Other names, such as a batch, are 1."""
 
 _MOST_EXTRA = 64
-"""By how much a symbol may be longer than usual, for expressions of it to be lengths."""
+"""Most steps by which a symbol is lengthened so that expressions of it become lengths."""
 
 _MATRIX_RANK = 2
 _IMAGE_RANK = 4

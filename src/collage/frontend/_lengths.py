@@ -25,7 +25,7 @@ def fix_lengths(model: ir.Model, lengths: Mapping[str, int]) -> ir.Model:
 
     Args:
         model: Any model; it is changed.
-        lengths: By symbol, or as ``input[axis]`` where a dimension of an input has no name.
+        lengths: Lengths by symbol, or by ``input[axis]`` if a dimension of an input has no name.
 
     Returns:
         The model, that takes no other lengths.

@@ -162,7 +162,7 @@ def _flatten_hardmax(node: ir.Node) -> None:
 
 
 def _type_bounds(model: ir.Model) -> None:
-    """Give each Clip bounds of its data's type: before set 11 they are float32, and those of float32 where none are given.
+    """Give each Clip bounds of its data's type. Before set 11 bounds are float32, and default to float32's range.
 
     Bounds of float32 data stay as the converter writes them: runtimes bound these by the same numbers, in any set.
 

@@ -35,7 +35,7 @@ def raise_to_7(model: ir.Model) -> None:
 
     Raises:
         ValueError: An operator has no equal in set 7, or the ranks on which that depends are not known.
-        ModelError: To infer its shapes takes more than any real model needs.
+        ModelError: Shape inference takes more time or memory than any real model needs.
     """
     version = model.opset_imports[""]
     for node in [node for node in model.graph.all_nodes() if not node.domain]:

@@ -41,7 +41,7 @@ def probe_inputs(
         kind: See ``PROBES``.
         inputs: Ordinary inputs that the model takes, by name.
         given: Names of those whose integers the user has given: these stay.
-        seed: Of the random numbers.
+        seed: Seed of the random numbers.
 
     Returns:
         Inputs by name; None if none of them would differ from the ordinary ones.

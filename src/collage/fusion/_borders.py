@@ -99,7 +99,7 @@ def _moves(graph: DataflowGraph, first: CandidateKernel, second: CandidateKernel
 
 
 def _live_values(graph: DataflowGraph, nodes: Sequence[int]) -> list[int]:
-    """For every position in a sequence of nodes how many values flow from those before it to those from it on."""
+    """Number of values that are live at each position of a sequence of nodes."""
     place = {node: at for at, node in enumerate(nodes)}
     last_read: dict[ir.Value, int] = {}
     for at, node in enumerate(nodes):

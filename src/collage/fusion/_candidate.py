@@ -21,7 +21,7 @@ class FusionSpec:
     Targets that fuse alike share a spec, so that candidates are found once.
 
     Attributes:
-        name: For people.
+        name: Name for people.
         rule: Finds the candidates.
         targets: The targets that they are candidates for, in order of priority.
     """

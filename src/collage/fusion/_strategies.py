@@ -102,7 +102,7 @@ def library_in_native(
     max_candidates: int = _MAX_CANDIDATES,
     max_range_depth: int = 0,
 ) -> FusionRule:
-    """For native code that calls libraries: classic fusion of labelled parts and operators, and the largest ranges.
+    """Rule for native code that calls libraries: classic fusion of labelled parts and operators, and the largest ranges.
 
     An operator that the table labels by itself is offered with its labels only: one of them says that it is left to
     native code.
@@ -125,7 +125,7 @@ def library_in_native(
 
 
 def regions(predicate: NodePredicate, max_cuts: int = 256) -> FusionRule:
-    """For toolchains that optimise whole graphs: single operators, and regions of them."""
+    """Rule for toolchains that optimise whole graphs: single operators, and regions of them."""
     return UnionFusionRule((OpPredicateFusionRule(predicate), RegionFusionRule(predicate, max_cuts)), "regions")
 
 

@@ -294,7 +294,7 @@ class SubGraph:
         return None
 
     def why_ill_formed(self, config: SubGraphConfig) -> str | None:
-        """As :meth:`why_invalid`, but by its form in the graph alone: exits, depth, taps, labels and convexity."""
+        """Return the reason as :meth:`why_invalid` does, from its form alone: exits, depth, taps, labels and convexity."""
         if config.max_exits and self.exit_bits.bit_count() > config.max_exits:
             return f"it has {len(self.exit)} exits, more than {config.max_exits}"
         if config.max_depth and self.depth > config.max_depth:

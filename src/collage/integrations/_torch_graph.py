@@ -134,7 +134,7 @@ class PureGraph:
         """Write back the tensors that the graph changes, and return its outputs.
 
         Args:
-            arguments: The graph's.
+            arguments: The arguments of the graph.
             computed: Outputs of the program.
         """
         layouts = self._layouts(arguments)

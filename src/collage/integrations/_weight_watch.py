@@ -21,7 +21,7 @@ class WeightWatch:
     one, is seen at once, and any other after as many looks as there are pieces.
 
     Args:
-        tensors: By a number of the caller's.
+        tensors: Tensors by numbers that the caller chose.
 
     Attributes:
         pieces: Looks after which every byte was compared.

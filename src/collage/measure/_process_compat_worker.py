@@ -27,7 +27,7 @@ class ProcessCompatWorker:
     """Loads toolchains one after the other, as an executable does.
 
     Args:
-        members: Of each: ``factory`` (``module:Class``), its ``arguments``, and a ``target`` of its.
+        members: For each toolchain ``factory`` (``module:Class``), its ``arguments``, and one of its targets as ``target``.
         workspace: Folder for their kernels.
     """
 

@@ -180,7 +180,7 @@ def capture_checking_sets(
         given: Inputs that are not made up.
         measure_session: Runs the prepared model, and keeps the folders of the values.
         database: Remembers which other lengths the model takes.
-        seed: Of made-up inputs.
+        seed: Seed of made-up inputs.
         dims: Representative lengths.
         tolerance: The tolerance.
         original: The original model; None if the prepared one is all that there is.

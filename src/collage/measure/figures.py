@@ -51,7 +51,7 @@ def measure_figures(
     """Measure an executable, in fresh processes, with as many streams as its recipe says.
 
     Args:
-        recipe: The executable's.
+        recipe: The recipe of the executable.
         quantities: Names of the quantities to measure; see ``QUANTITIES``.
         session: Holds the workspace and the inputs.
         toolchains: The registry of its toolchains.

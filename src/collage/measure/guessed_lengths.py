@@ -34,7 +34,7 @@ def capture_at_some_lengths(
         measure_session: Runs it.
         dims: Representative lengths that the user gave, or that follow from inputs.
         given: Inputs that are not made up.
-        seed: Of made-up inputs.
+        seed: Seed of made-up inputs.
 
     Returns:
         Inputs that the model takes, and representative lengths with those that were found.

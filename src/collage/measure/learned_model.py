@@ -48,8 +48,8 @@ class _Known:
         base_s: Seconds of nodes inside larger kernels, as profiled.
         measured: Kernels measured: by their nodes as bits, the logarithm of measured over raw estimate.
         sums_s: Seconds of all nodes before each.
-        type_weight: By operator type, the total weight of the measured kernels.
-        type_log: By operator type, that weight times the logarithm.
+        type_weight: Total weight of the measured kernels, by operator type.
+        type_log: Sum of weight times logarithm of the surprise, by operator type.
     """
 
     dispatch_s: float

@@ -74,7 +74,7 @@ class ProcessCompatibility:
     def compatible_sets(self, targets: Sequence[Target]) -> tuple[frozenset[Target], ...]:
         """The largest sets of targets whose toolchains can share a process; together they hold every target.
 
-        One set of all of them is the usual answer, and costs one probe. Otherwise ever smaller sets are tried.
+        Usually all of them are one set, which takes a single probe. Otherwise ever smaller sets are tried.
         """
         owners = {leaf.toolchain: leaf for target in reversed(targets) for leaf in self._leaves(target)}
         names = frozenset(owners)
@@ -90,7 +90,7 @@ class ProcessCompatibility:
         return {group for group in found if not any(group < other for other in found)}
 
     def _verdict(self, targets: Sequence[Target]) -> Verdict:
-        """As ``verdict``; one target of each toolchain, by name."""
+        """Return the same as ``verdict``, from one target of each toolchain, by name."""
         if len(targets) <= 1:
             return Verdict(True)
         name = {

@@ -1,4 +1,4 @@
-"""A time that no kernel can undercut on this machine: the roofline, with every benefit of doubt on the fast side.
+"""A time that no kernel can undercut on this machine: the roofline, with all assumptions on the fast side.
 
 These are *proof* bounds: with them the lazy search can state how far its result is from the optimum at most.
 They are sound as long as a toolchain

@@ -37,7 +37,7 @@ _TURNABLE = frozenset({"bool", "float32", "float64", "int32", "int64", "uint8"})
 def capture_rounding_sensitive(
     model: ir.Model, measure_session: MeasureSession, values: ValueStore, *, exempt: bool = False
 ) -> None:
-    """Find out which elements of a reference run are unsettled, and keep that with its values.
+    """Find the elements of a reference run that depend on rounding, and store them with its values.
 
     Args:
         model: The model that was run.

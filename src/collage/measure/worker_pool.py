@@ -157,7 +157,7 @@ class WorkerPool:
         """Start the workers of all targets side by side; ``availability`` then answers at once.
 
         Args:
-            targets: At least one.
+            targets: One or more targets.
             first: Called with the first target's toolchain as soon as that is up. It may call no other.
         """
         by_toolchain: dict[str, list[Target]] = {}

@@ -129,7 +129,7 @@ class PageContents:
 
     @cached_property
     def tried(self) -> Mapping[str, tuple[TriedKernel, ...]]:
-        """By name of a kernel, the candidates of exactly its operators on other targets."""
+        """Candidates of exactly the operators of a kernel on other targets, by name of the kernel."""
         if self.record is None:
             return {}
         by_nodes: dict[NodeRanges, list[TriedKernel]] = {}

@@ -23,14 +23,14 @@ class Plan:
         always: Patterns that take part in every match.
         chosen: Patterns that take part where an alternative is chosen.
         constraints: Constraints by pattern that takes part.
-        parents: By pattern, the operators that have it as an operand.
+        parents: Operators that have a pattern as an operand, by pattern.
         claims: By pattern, the one in whose name it claims a node: parts of a conjunction share theirs.
         non_leaf: True if inner nodes must be used outside, False if they must not, None if they may.
         order: All patterns that may take part, for messages and for comparing matches.
         inner: Plans of the patterns that are matched in a search of their own: refused, excluded, and path patterns.
         plain: Wildcards that are one operand of one operator and nothing else: which value each gets decides nothing.
         groups: Interchangeable patterns, found when they are first asked for.
-        moved: By interchangeable pattern, all patterns that change places with it.
+        moved: All patterns that change places with an interchangeable pattern, by that pattern.
     """
 
     root: Pattern

@@ -124,7 +124,7 @@ class RewriteRule(ABC):
             One pair (old value, new value) for each value that is used outside the match; None for no change.
 
         Raises:
-            NotApplicable: For no change, with a reason.
+            NotApplicable: No change is wanted; the error has the reason.
         """
 
     def __call__(self, model: ir.Model, iterative: bool = False) -> ir.Model:

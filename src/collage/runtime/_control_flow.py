@@ -31,7 +31,7 @@ Record = Callable[[int, Mapping[str, Any]], None]
 
 _OPERATORS = ("If", "Loop", "Scan")
 _MOST_BYTES = 64 << 20
-"""Of a program's file."""
+"""Largest size of a program's file."""
 _LOOP_OWN = 2
 """Inputs of a Loop before its states, and of its body: the number and the condition."""
 _BRANCHES = 2

@@ -137,7 +137,7 @@ class DeviceChain:
         self._stretches = list(_stretches(steps, frozenset(self.outputs)))
         self._seen: set[Any] = set()
         self._programs: dict[Any, _Program | None] = {}
-        """By shapes of inputs; None if kernels are better called one by one."""
+        """Fixed chains by shapes of inputs; None if kernels are better called one by one."""
 
     def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Run the chain from arrays to arrays.
@@ -186,7 +186,7 @@ class _Stretch:
     """Steps that can all be recorded, or that are called.
 
     Args:
-        steps: In order.
+        steps: Kernel calls and copies, in order.
         wanted: Names of values that are used after them.
     """
 

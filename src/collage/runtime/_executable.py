@@ -370,7 +370,7 @@ class _Loader:
         return self._kernels
 
     def _checked(self, kernels: Sequence[Kernel]) -> Sequence[Kernel]:
-        """In debug mode, kernels that are checked at their borders."""
+        """Return the kernels, checked at their borders in debug mode."""
         if not self._debug:
             return kernels
         # Late: both import onnx_ir, which running compiled kernels does not need.

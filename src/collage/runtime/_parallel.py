@@ -109,8 +109,8 @@ class PlacedStep:
     Attributes:
         step: The function to call.
         device: The device that runs it.
-        reads: In which scope each input must lie; None if it does not matter.
-        writes: In which scope each output lies.
+        reads: Scope in which each input must lie; None if it does not matter.
+        writes: Scope in which each output lies.
         is_copy: True if it is a copy and not a kernel.
     """
 
@@ -150,7 +150,7 @@ def lanes_of(recipe: Recipe, most: int) -> list[str]:
     """Return the name of the thread that runs each kernel of a recipe with branches.
 
     Args:
-        recipe: The executable's.
+        recipe: The recipe of the executable.
         most: The most branches that run at the same time. Further ones share the threads of these.
     """
     numbers = sorted({kernel.branch for kernel in recipe.kernels if kernel.branch is not None})
@@ -198,7 +198,7 @@ class DeviceExecutor(Executor):
         outputs: Names of the model's outputs.
         devices: The threads.
         host: Stands in where a kernel fails; without one the failure is the run's.
-        arrivals: In which scope each input arrives; if given, every tensor's scope is checked where it is read.
+        arrivals: Scope in which each input arrives. If it is given, the scope of every tensor that is read is checked.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ class DeviceLayout:
 
     Attributes:
         cores: The core set of each device that has one.
-        copies: In an order in which they can be made.
+        copies: Copies between devices, in an order in which they can be made.
         inputs: Scope in which each input of the model arrives.
     """
 
@@ -83,8 +83,8 @@ class KernelRecord:
         outputs: Names of the model's values that it makes, in order.
         compiled: The result of its toolchain.
         device: The device that it runs on, where the recipe has devices; likewise:
-        reads: In which scope it reads each input; None if it does not matter.
-        writes: In which scope it leaves each output.
+        reads: Scope in which it reads each input; None if it does not matter.
+        writes: Scope in which it leaves each output.
         branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time, each as soon
             as its inputs are ready. None if it is in none.
     """
@@ -154,7 +154,7 @@ class Recipe:
     Attributes:
         inputs: The model's inputs.
         outputs: The model's outputs.
-        kernels: In the order in which they run.
+        kernels: The kernels, in the order in which they run.
         threads: Threads that each kernel may use; 0 is the toolchains' default.
         model_file: The partitioned model, in the workspace.
         model: Facts about the original model: path, sha256, number of nodes.

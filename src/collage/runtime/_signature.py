@@ -49,7 +49,7 @@ class Port:
         return f"{self.name}: {self.dtype or 'any'}[{axes}]{'' if self.default is None else ' (optional)'}"
 
     def as_json(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Return the port as JSON values for the manifest."""
         shape = None if self.shape is None else list(self.shape)
         more = {"kind": self.kind, "default": self.default}
         return {
@@ -101,7 +101,7 @@ class Signature:
     """The inputs of an executable, with the conversion of a caller's values to tensors for its kernels.
 
     Args:
-        inputs: In the model's order.
+        inputs: The model's inputs, in its order.
         empty: Dimensions that may be 0 as any other length; see ``Recipe``.
     """
 
@@ -118,7 +118,7 @@ class Signature:
         """Orders and checks inputs.
 
         Args:
-            feeds: By name, or in the model's order. Those with a default may be absent: all of them, where names are.
+            feeds: Tensors by name, or in the model's order. Inputs with a default may be absent.
 
         Raises:
             InputError: A name, type or shape does not fit; the message says which and what was expected.

@@ -66,7 +66,7 @@ class HostKernels:
     is warned of, once for each kernel: this is slow.
 
     Args:
-        recipe: The executable's.
+        recipe: The recipe of the executable.
         workspace: Its folder.
         toolchains: The registry of its toolchains.
         notes: Takes a sentence for each kernel that the host replaced.

@@ -32,7 +32,7 @@ from collage.search._weights import Weights
 __all__ = ["Flow", "find_wide", "wide_shortest_path"]
 
 Detours = tuple[int, ...]
-"""For each uncovered node the uncovered nodes that its data reaches through a covered one, as bits; 0 for covered."""
+"""Uncovered nodes that each uncovered node reaches through covered ones, as bits; 0 for covered nodes."""
 
 
 def wide_shortest_path(

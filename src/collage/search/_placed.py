@@ -99,7 +99,7 @@ def lazy_placed_path(
 
 
 def _with_devices(candidates: Sequence[P], priority_of: Callable[[P], int] | None) -> Callable[[P], int]:
-    """Priorities by target first, then by device."""
+    """Return the priorities of candidates: by target first, then by device."""
     devices = 1 + max((c.device for c in candidates), default=0)
     return lambda candidate: (priority_of(candidate) if priority_of else 0) * devices + candidate.device
 

@@ -61,7 +61,7 @@ class CopyPlan:
         """Places a kernel.
 
         Args:
-            whereabouts: Of values, before.
+            whereabouts: Locations of values before this choice.
             bits: The kernel's nodes.
             device: The device that it runs on.
             covered: The covered set with it.

@@ -32,8 +32,8 @@ class Layout:
     """The wanted layout of an operator: its replacement, and the permutations of its operands and results.
 
     Attributes:
-        inputs: By index of the operand, the ``perm`` of the Transpose that it goes through; others stay.
-        outputs: By index of the result, the ``perm`` that leads from the old result to the new operator's.
+        inputs: ``perm`` of the Transpose of an operand, by index of the operand; others stay.
+        outputs: ``perm`` from the old result to that of the new operator, by index of the result.
         op_type: The new operator; None for the same.
         domain: Its domain; None for the same.
         attributes: Attributes that differ.

@@ -46,7 +46,7 @@ def evaluate(node: ir.Node, version: int, operands: Sequence[Array | None]) -> A
 
     Args:
         node: The operator.
-        version: Of its operator set.
+        version: Version of its operator set.
         operands: Its inputs; None if one is left out.
 
     Returns:

@@ -181,7 +181,7 @@ def _place(
 
     Args:
         node: Reads it.
-        index: Of the input.
+        index: Index of the input.
         length: Number of tensors in the sequence. Negative places count from the end.
         default: The place that is meant where the input is left out.
         or_behind: True if the place behind the last is one.

@@ -119,8 +119,8 @@ def standard_form(
     """Standard nodes that compute the same as a contributed one; None if there are none, or a fact is missing.
 
     Args:
-        node: Of a model that has ONNX's opset ``version``.
-        version: From 17; see ``opset_to_write_in``.
+        node: A node of a model that has ONNX's opset ``version``.
+        version: Opset from 17 on; see ``opset_to_write_in``.
         facts: The known facts about the node's inputs.
         exact: If not, types and shapes of the outputs are all that counts, and fewer facts are needed.
 

@@ -88,12 +88,12 @@ class Body:
         return self._facts(self.input(index))[0]
 
     def rank(self, index: int) -> int | None:
-        """Of an input, where it is known."""
+        """Return the rank of an input, None if it is not known."""
         shape = self._facts(self.input(index))[1]
         return None if shape is None else len(shape)
 
     def length(self, index: int, axis: int) -> int:
-        """Of an input along an axis; -1 if it is not known and need not be."""
+        """Return the length of an input along an axis; -1 if it is not known and need not be."""
         shape = self._facts(self.input(index))[1]
         length = None if shape is None or len(shape) <= axis else shape[axis]
         self.need(length is not None)

@@ -121,7 +121,7 @@ class _GroupNorm:
         nodes: The others.
         x: The operand.
         groups: Number of groups.
-        epsilon: As of the normalisation of instances inside it.
+        epsilon: Epsilon of the instance normalisation inside it.
         scale: One number for each channel.
         bias: One number for each channel.
     """

@@ -96,7 +96,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
         return Availability(True, ort.__version__, build, devices, precisions=precisions)
 
     def availability_of(self, target: Target) -> Availability:
-        """For CUDA, also the device, and a build that has the provider."""
+        """Return the availability; on CUDA it depends on the device, and on a build that has the provider."""
         found = self.availability()
         return onnxruntime_cuda.availability(found.version, found.build) if target.kind == "cuda" else found
 

@@ -42,7 +42,7 @@ _alone: ContextVar[bool] = ContextVar("_alone", default=False)
 
 @contextmanager
 def importing_here(*, alone: bool = False) -> Iterator[None]:
-    """For processes that import the packages next, or may crash: they are imported at once, and not elsewhere first.
+    """Context for processes that import the packages next, or may crash: no other process tries the import first.
 
     Args:
         alone: True if the process has one thread and serves this toolchain only.

@@ -63,7 +63,7 @@ class Placement:
         products: Nodes whose weights are rounded, in the graph's order.
         nodes: These, and the nodes between them.
         rounded: Values that are rounded, with the range that 8 bits cover; in the graph's order.
-        scaled_like: For some of them, the value whose scale they have.
+        scaled_like: The value whose scale they share, for some of them.
         everywhere: Tensors among them that float nodes read rounded, too.
         implied: Activations that rounding to the range of their result replaces, so that they need not be computed.
     """

@@ -104,7 +104,7 @@ def _rename(graph: ir.Graph) -> None:
 
 
 def _largest_constants(nodes: Iterable[ir.Node]) -> list[int]:
-    """Size of the largest constant of each node; one that computes with constants only hands theirs on."""
+    """Size of the largest constant of each node. A node that computes with constants only passes their size on."""
     sizes: dict[ir.Value, int] = {}
     found = []
     for node in nodes:

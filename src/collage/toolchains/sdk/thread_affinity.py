@@ -21,7 +21,7 @@ from pathlib import Path
 __all__ = ["HelperThreads", "computed_meanwhile", "own_threads", "started_meanwhile"]
 
 _REST_S = 0.001
-"""For each helper, the least time between two moves. To move one takes some microseconds: so that it stays under a percent,
+"""Least time between two moves of a helper. A move takes some microseconds: so that it stays under a percent,
 also where several callers share helpers."""
 _THREADS = Path("/proc/self/task")
 _OWN_NAME = Path("/proc/thread-self/comm")
@@ -115,7 +115,7 @@ def own_threads() -> set[int]:
 
 
 def _computed_ns(thread: int) -> int:
-    """For how long processors have worked for a thread; 0 if the system does not report it."""
+    """Processor time of a thread; 0 if the system does not report it."""
     told = _read(thread, "schedstat").split()
     return int(told[0]) if told and told[0].isdecimal() else 0
 

@@ -223,7 +223,7 @@ class TorchDevice:
     The processor counts as a device too, so that code can be tested without a GPU.
 
     Args:
-        name: As torch writes it, such as ``cuda:0``.
+        name: Torch's name, such as ``cuda:0``.
     """
 
     def __init__(self, name: str) -> None:

@@ -48,7 +48,7 @@ class Windows:
     """The windows of a convolution.
 
     Attributes:
-        strides: Of each dimension.
+        strides: Stride of each dimension.
         dilations: The same.
         begins: Zeros before the first element, of each dimension.
         ends: Zeros after the last.

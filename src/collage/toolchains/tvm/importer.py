@@ -378,7 +378,7 @@ def _space_to_depth(x: Any, block: int, blocks_first: bool) -> Any:
 
 
 def _depth_to_space(x: Any, block: int, blocks_first: bool) -> Any:
-    """Channels of an image as blocks of it, which come before or after those that are left."""
+    """Move channels of an image into spatial blocks; these axes come before or after the remaining channels."""
     samples, channels, height, width = x.shape
     left = channels // (block * block)
 

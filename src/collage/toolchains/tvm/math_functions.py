@@ -212,7 +212,7 @@ def _with_sign_of(x: Any, positive: Any) -> Any:
 
 
 def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
-    """By Horner's scheme, the highest power first; lowest coefficient first."""
+    """A polynomial by Horner's scheme; coefficients from the lowest power on."""
     value: Any = _f32(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         value = value * x + _f32(coefficient)

@@ -64,7 +64,7 @@ class TvmToolchain(ToolchainBase):
         return tvm_availability()
 
     def availability_of(self, target: Target) -> Availability:
-        """For CUDA, also the device and a compiler for it."""
+        """Return the availability; on CUDA it depends on the device and a compiler for it."""
         found = self.availability()
         return tvm_cuda.availability(found) if target.kind == "cuda" else found
 

@@ -35,14 +35,14 @@ class Convolution:
 
     Attributes:
         samples: Number of images.
-        height: Of an input.
-        width: Of an input.
-        channels: Of an input.
+        height: Height of an input.
+        width: Width of an input.
+        channels: Channels of an input.
         maps: Number of output channels.
         top: Rows of zeros above an input.
         left: Columns of zeros beside it.
-        rows: Of an output.
-        columns: Of an output.
+        rows: Rows of an output.
+        columns: Columns of an output.
     """
 
     samples: int
@@ -111,7 +111,7 @@ def write_loops(
         convolution: The convolution.
         blocking: The sizes of its blocks.
         parameters: Buffers: the input, the weight (which is replaced by a packed one), the inputs of the epilogue, the output.
-        name: Of the function.
+        name: Name of the function.
         epilogue: The operators after the convolution, computed in the same loops.
     """
     data, _, *others, output = parameters

@@ -69,7 +69,7 @@ class InductorToolchain(ToolchainBase):
         return found
 
     def availability_of(self, target: Target) -> Availability:
-        """For CUDA, also the device, a CUDA build of torch, and Triton."""
+        """Return the availability; on CUDA it depends on the device, a CUDA build of torch, and Triton."""
         found = self.availability()
         return inductor_cuda.availability(found) if target.kind == "cuda" else found
 

@@ -64,7 +64,7 @@ def find_groups(graph: ir.Graph, channels_last: bool = False) -> list[Fused]:
     """The groups of a graph; each node is in at most one.
 
     Args:
-        graph: The kernel's.
+        graph: The graph of the kernel.
         channels_last: True if its images come channels-last, and are to be returned so; False if they are row-major.
     """
     groups = []

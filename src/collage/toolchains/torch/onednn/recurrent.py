@@ -26,7 +26,7 @@ def lstm(node: ir.Node, call: Call, sizes: Sequence[int] | None) -> Fused | None
     Args:
         node: The node.
         call: Its attributes.
-        sizes: Of its input ``[steps, batch, size]``, None if they vary: weights are packed for them.
+        sizes: Sizes of its input ``[steps, batch, size]``, for which weights are packed; None if they vary.
     """
     x, w, r, b, lengths, h, c, peepholes = [*node.inputs, *[None] * 8][:8]
     try:

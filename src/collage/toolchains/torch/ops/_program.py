@@ -259,7 +259,7 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
 
 
 def _last_uses(steps: Sequence[Step], outputs: Sequence[int]) -> list[tuple[int, ...]]:
-    """For each step, the slots that nothing reads after it: their memory can be used again."""
+    """Slots without a reader after each step, whose memory can be reused."""
     last: dict[int, int] = {}
     for index, step in enumerate(steps):
         last.update(dict.fromkeys(step.inputs, index))

@@ -34,7 +34,7 @@ def check(call: Call, lengths: Tensor | None, peepholes: Tensor | None = None) -
 
 
 def torch_weights(call: Call, w: Tensor, r: Tensor, b: Tensor | None) -> list[Tensor]:
-    """For each direction: input weights, recurrent weights, and a bias for each."""
+    """Input weights, recurrent weights, and a bias for each, by direction."""
     gates, order = _GATES[call.op_type], _ORDER[call.op_type]
 
     def ordered(x: Tensor) -> Tensor:

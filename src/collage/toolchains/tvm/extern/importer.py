@@ -32,7 +32,7 @@ def import_with_calls(proto: onnx.ModelProto, calls: Mapping[str, ExternCall]) -
 
 
 class _Importer(KernelImporter):
-    """The importer, which also knows where values lie channels-last.
+    """The importer. It also tracks the values that are stored channels-last.
 
     Between two functions that both want that nothing is transposed, and element-wise operators between them become one
     loop over memory as it lies: TVM merges the transpositions around them into it.
