@@ -31,7 +31,7 @@ __all__ = ["GraphCache", "GraphFacts", "VariantFacts", "fingerprint"]
 _KNOWN_HOMES = frozenset(("torch", "_operator", "operator", "math", "builtins"))
 _SYMBOL = re.compile(r"\b[a-zA-Z_]+\d+\b")
 _NO_PART = ("db", "remeasure", "inputs", "dims")
-"""Options that say how to measure, and not what is compiled. The first call's lengths and integers are among them."""
+"""Options for measuring, which do not change the compiled code. The first call's lengths and integers are among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class GraphFacts:
     """Facts of an exported graph, whatever its weights are; see ``PureGraph``.
 
     Attributes:
-        returns: Names of what it returns.
+        returns: Names of its outputs.
         written: Positions of the arguments that it writes to.
     """
 
@@ -58,7 +58,7 @@ class VariantFacts:
 
     Attributes:
         tolerance: The tolerance.
-        suited: Lengths for which it was found to stand for the graph.
+        suited: Lengths for which the program was found to fit the graph.
         raced_on: The machine and threads on which it raced with PyTorch.
         raced: Names of lengths that are alike, and if PyTorch was faster there.
     """
@@ -178,7 +178,7 @@ def _graph_text(graph: torch.fx.GraphModule, names: dict[str, str]) -> list[Any]
 
 
 def _results(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """Return the nodes that an output node returns: which of them share memory, and with what, counts."""
+    """Return the nodes that an output node returns. The memory that they share is part of the key."""
     return list(node.all_input_nodes) if node.op == "output" else []
 
 

@@ -49,8 +49,9 @@ class InferenceSession:
 
     Args:
         path_or_bytes: A model's file or bytes, or an artefact's folder or zip.
-        sess_options: ONNX Runtime's options. ``intra_op_num_threads``, ``enable_profiling`` and overrides of a model's free
-            dimensions do what they do there. Options without effect here cause a warning. Options whose effect Collage
+        sess_options: ONNX Runtime's options. ``intra_op_num_threads``, ``enable_profiling`` and overrides of a model's
+            free dimensions have the same effect as there. Options without effect here cause a warning. Options whose
+            effect Collage
             cannot provide are refused.
         providers: Execution providers. Only the CPU's is there, and others are warned of.
         provider_options: Options for them, which are warned of.
@@ -187,7 +188,7 @@ class InferenceSession:
         """Do nothing: the host stands in for kernels that fail, in any case."""
 
     def disable_fallback(self) -> None:
-        """Warn that the host goes on to stand in for kernels that fail."""
+        """Warn that the host still replaces kernels that fail."""
         warnings.warn(
             "the host still replaces kernels that fail, with a warning; collage.load(path, debug=True) raises instead",
             stacklevel=2,
@@ -290,7 +291,7 @@ class InferenceSession:
         return onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(shape), element_type, "cpu", device_id)
 
     def end_profiling(self) -> str:
-        """Write what was recorded of the runs since the session was made, and return the file's name.
+        """Write the recorded runs to a file, and return its name.
 
         Raises:
             UsageError: The session was not made with ``SessionOptions.enable_profiling``.
@@ -392,7 +393,7 @@ def _default_cache() -> Path:
 def _compiled(
     model: ir.Model, targets: Iterable[TargetLike] | None, options: CompileOptions, cache: Path
 ) -> Executable:
-    """Compiles a model, or loads what an earlier session compiled of it."""
+    """Compile a model, or load the result of an earlier session."""
     # Late: a session that only runs an artefact needs none of these.
     from collage.compiler.pipeline import compile
     from collage.frontend import model_digest
@@ -427,7 +428,7 @@ def _key(digest: str, menu: Sequence[str], options: CompileOptions) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A mapping as JSON has it; other values by what they are written as."""
+    """Return a mapping as a dictionary, and any other value as its ``repr``."""
     return dict(value) if isinstance(value, Mapping) else repr(value)
 
 

@@ -23,7 +23,7 @@ class NodeArg:
     Attributes:
         name: Its name.
         shape: Lengths, symbols, or None if nothing is known.
-        type: Such as ``tensor(float)``.
+        type: Type such as ``tensor(float)``.
     """
 
     name: str

@@ -1,8 +1,9 @@
 """A graph that Dynamo traced, as a function without side effects, and how its effects are made up for.
 
 ONNX models are functions: they change nothing and their outputs share no memory. PyTorch's graphs may write to their
-arguments, and may return views of these or of each other. So a graph is taken apart here. ``PureGraph.program`` computes the
-new contents of what is written to and those outputs that are new tensors. ``PureGraph.finish`` writes the contents back, and
+arguments, and may return views of these or of each other. So a graph is taken apart here. ``PureGraph.program``
+computes the new contents of tensors that are written to, and the outputs that are new tensors. ``PureGraph.finish``
+writes the contents back, and
 returns the outputs as PyTorch lays them out.
 """
 
@@ -37,8 +38,8 @@ class PureGraph:
     Attributes:
         takes: Positions of the arguments that the program takes. The others are lengths of these.
         written: Positions of the arguments that the graph writes to.
-        returns: Names of what the program returns.
-        unique: Names of what the program returns, each once.
+        returns: Names of the program's outputs.
+        unique: Names of the program's outputs, each once.
         has_work: The graph computes something, rather than only making views.
 
     Raises:
@@ -79,7 +80,7 @@ class PureGraph:
         self._layouts(arguments)
 
     def program(self, arguments: Sequence[Any]) -> torch.export.ExportedProgram:
-        """Return the function: of the arguments that it takes, it returns what is written and then new outputs."""
+        """Return the function. It takes the selected arguments, and returns written tensors, then new outputs."""
         if self._program is None:
             self._export(arguments)
         assert self._program is not None
@@ -110,7 +111,7 @@ class PureGraph:
         return position in self._weights
 
     def allows(self, arguments: Sequence[Any]) -> bool:
-        """Return if the program stands for the graph at these arguments, which it may not at every length."""
+        """Return True if the program fits the graph at these arguments. It may not fit at every length."""
         self.program(arguments)
         return _passes(self._guards, [arguments[i] for i in self.takes])
 
@@ -322,7 +323,7 @@ def weights_of(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> set[int
 def exported_bound(
     pure: PureGraph, arguments: Sequence[Any], bound: Sequence[int]
 ) -> tuple[torch.export.ExportedProgram, Any]:
-    """Return the program of a graph with constants in place of some arguments, and what checks further arguments.
+    """Return the program of a graph with constants in place of some arguments, and the check of further arguments.
 
     Args:
         pure: The graph.
@@ -392,7 +393,7 @@ def _value(length: Any, symbols: Mapping[Any, tuple[int, int | None]], arguments
 
 
 def _dynamic(fake: Any) -> Any:
-    """Return which dimensions of an argument vary, as ``torch.export`` is told."""
+    """Return the varying dimensions of an argument, in the form of ``torch.export``."""
     if isinstance(fake, torch.SymInt):
         return torch.export.Dim.DYNAMIC
     if not isinstance(fake, torch.Tensor):

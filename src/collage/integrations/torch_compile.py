@@ -49,7 +49,7 @@ _PATIENCE_S = 3.0
 """A line reports progress if compiling takes longer."""
 
 _CHECKED_CALLS = 2
-"""The first calls with new lengths whose results are compared with PyTorch's."""
+"""Number of first calls with new lengths whose results are compared with PyTorch's."""
 
 _SLACK = 10
 """PyTorch's results may differ from Collage's by this many times the tolerance between two toolchains."""
@@ -209,7 +209,7 @@ class _Compiled:
         return results
 
     def _is_to_race(self, lengths: tuple[int, ...]) -> bool:
-        """Return True once for all lengths that are alike, unless the user asked for no comparisons."""
+        """Return True once for all similar lengths, unless the user switched comparisons off."""
         alike = lengths_alike(lengths)
         with self._lock:
             is_new = alike not in self._is_eager and len(self._is_eager) < _MOST_RACES
@@ -237,7 +237,7 @@ class _Compiled:
         )
 
     def _tell(self, line: str) -> None:
-        """Log what was decided, and say it to a user that asked for a report."""
+        """Log the decision, and report it to a user that asked for a report."""
         line = f"a graph of {len(self._graph.graph.nodes)} operators for torch.compile: {line}"
         _logger.info("%s", line)
         if "say" in self._settings:
@@ -450,7 +450,7 @@ def _progress(count: int, is_told: bool) -> Iterator[None]:
 
 
 def _here() -> str:
-    """Return what a race depends on beside the graph: the machine, and how many threads PyTorch has."""
+    """Return the facts besides the graph that a race depends on: the machine, and PyTorch's number of threads."""
     return f"{this_machine().fingerprint} {torch.get_num_threads()}"
 
 

@@ -207,7 +207,7 @@ class PatternLike:
         return NotPattern(self.last)
 
     def optional(self, wrap: Callable[[Pattern], PatternLike]) -> Pattern:
-        """This pattern, or what ``wrap`` builds on it."""
+        """This pattern, or the pattern that ``wrap`` builds on it."""
         return self | wrap(self.last)
 
     # ------------------------------------------------------------------ matching
@@ -426,7 +426,7 @@ class Seq(PatternLike):
         return self._elements[index]
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Say what is to be done about refinements, which sequences do not have."""
+        """Explain that sequences have no refinements, and how to refine a member."""
         hint = "; refine its elements before they are related" if hasattr(Pattern, name) else ""
         raise AttributeError(f"a sequence of patterns has no {name!r}{hint}")
 
@@ -481,7 +481,7 @@ def attr_eq(*patterns: PatternLike | Iterable[Any], names: Sequence[str] | None 
 
 
 def where_all(patterns: Iterable[Any], test: Callable[..., bool], text: str) -> tuple[PatternLike, ...]:
-    """The values that the patterns stand for pass a test together, such as one of their shapes.
+    """The values that the patterns match pass a test together, such as one of their shapes.
 
     Args:
         patterns: The patterns; of a sequence its last element.

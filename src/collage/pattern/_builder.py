@@ -114,7 +114,7 @@ class Builder:
         self.constants = [value for value in self.constants if value in needed]
 
     def discard(self) -> None:
-        """Take back what was built: the graph's values forget that it used them."""
+        """Remove the built nodes, so that values of the graph no longer list them as users."""
         for node in self.nodes:
             _forget_inputs(node)
 

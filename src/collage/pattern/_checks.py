@@ -64,7 +64,7 @@ def holds(state: SearchState, constraint: Constraint) -> bool:
 def complete(state: SearchState) -> bool:
     """Return True if an assignment without gaps meets the constraints on the whole match.
 
-    Of a part of a match only one thing can be told: what must be used outside is not, if the part has all its users.
+    A part of a match can only show that a value has no use outside, if all its users are in the part.
     """
     if state.is_partial:
         return _external_uses_are_as_wanted(state)
@@ -128,7 +128,7 @@ def external_users(state: SearchState, values: tuple[ir.Value, ...], inside: Any
 
 
 def excluded_user(state: SearchState, constraint: NoConsumer) -> ir.Node | None:
-    """The first user of a value that matches what is excluded; one of another graph is judged there."""
+    """The first user of a value that matches the excluded pattern. A user in another graph is judged in that graph."""
     values, scope = state.sources(constraint.value), state.scope
     for user in dict.fromkeys(u for value in values for u in (*scope.users(value), *scope.outsiders(value))):
         if state.matches_anew(constraint.excluded, user.outputs[0], any_output=True, scope=scope.of(user)):

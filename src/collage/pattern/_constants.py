@@ -12,7 +12,7 @@ from collage.pattern import _operators
 from collage.pattern._builder import Builder, NotApplicable
 
 DtypeOf = Callable[[ir.Value, int], ir.DataType | None]
-"""The element type of a value, asked for by the new node of a number. All new nodes before it are settled."""
+"""Returns the element type of a value that a new node reads beside a number. All new nodes before it are settled."""
 
 
 def settle(

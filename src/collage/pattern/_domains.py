@@ -55,7 +55,7 @@ def find_domains(plan: Plan, scope: Scope) -> dict[Pattern, Domain] | None:
 def in_order(
     domains: dict[Pattern, Domain], groups: Iterable[Sequence[Pattern]], scope: Scope
 ) -> dict[Pattern, Domain]:
-    """Narrow the domains of interchangeable patterns that are to lie one behind the other: each leaves room for the rest."""
+    """Narrow the domains of interchangeable patterns, which must match in order: each leaves room for the rest."""
     narrowed = dict(domains)
     for group in groups:
         for rank, pattern in enumerate(group):

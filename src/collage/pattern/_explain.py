@@ -207,7 +207,7 @@ def _predicate_wording(state: SearchState, what: str, subject: Any, predicate: P
 
 
 def _meant(state: SearchState, pattern: Pattern) -> str:
-    """A hint where no node is of the wanted type, but some are of one that is spelled much like it."""
+    """A hint if no node has the wanted operator type, but some have one of similar spelling."""
     there = {op_type.lower(): op_type for _, op_type in state.scope.by_type}
     wanted = pattern.op_types if isinstance(pattern, OpPattern) else ()
     if any(op_type in there.values() for op_type in wanted):

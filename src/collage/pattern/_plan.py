@@ -29,7 +29,7 @@ class Plan:
         order: All patterns that may take part, for messages and for comparing matches.
         inner: Plans of the patterns that are matched in a search of their own: refused, excluded, and path patterns.
         plain: Wildcards that are one operand of one operator and nothing else: which value each gets decides nothing.
-        groups: Interchangeable patterns, found when they are first asked for.
+        groups: Interchangeable patterns, found on first use.
         moved: All patterns that change places with an interchangeable pattern, by that pattern.
     """
 

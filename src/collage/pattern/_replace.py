@@ -72,7 +72,7 @@ def plan_edit(
     """Check a replacement.
 
     Raises:
-        NotApplicable: It would make a wrong or invalid model; says how.
+        NotApplicable: It would make a wrong or invalid model; the message has the reason.
         PatternError: It uses a value that is neither in the graph nor built by the callback.
     """
     inside = dict.fromkeys(match.nodes)
@@ -167,7 +167,7 @@ def commit(
 
 
 def _learn(edit: Edit, scope: Scope) -> None:
-    """Enter what was inferred of new values, on which nothing else is written; of outputs what is declared stays."""
+    """Enter the inferred types and shapes of new values; declared types of outputs stay."""
     for context, facts in edit.found:
         context.known.update(facts)
     if len(edit.found) == 1 and not scope.outermost.is_function:

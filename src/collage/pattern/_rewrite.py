@@ -33,13 +33,13 @@ Replacement = Mapping[PatternLike | ir.Value, ir.Value] | Iterable[tuple[Pattern
 MAX_DEPTH = 100
 """Most replacements of a replacement before a rewrite counts as endless.
 
-The model's own nodes have depth 0, and what replaces a match is one deeper than the shallowest node of the match. There
+The model's own nodes have depth 0, and the replacement of a match is one deeper than the shallowest node of the match. There
 are finitely many nodes of each depth, so a rewrite without end gets ever deeper; one that moves through a large model
 slowly does not.
 """
 
 MAX_ORDERS = 24
-"""The most assignments of interchangeable patterns to one set of nodes that a rule is asked about."""
+"""Most assignments of interchangeable patterns to one set of nodes that a rule gets."""
 
 GROWTH = 4
 """Largest growth of a model, as a factor, before a rewrite counts as endless."""

@@ -199,7 +199,7 @@ class Scope:
         return tuple(operand for operand in operands if operand is not None)
 
     def upstream(self, value: ir.Value) -> Iterator[tuple[ir.Value, Path]]:
-        """The value itself, then what it was before the skippable nodes that made it; nearer ones first."""
+        """The value itself, then the values before the skippable nodes that made it; nearer ones first."""
         found: dict[ir.Value, Path] = {value: ()}
         pending = [value]
         for current in pending:

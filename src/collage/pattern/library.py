@@ -1,8 +1,7 @@
 """Patterns of the operator groups that toolchains fuse, as PyTorch's exporters and common quantisers write them.
 
 Each function gives a fresh pattern, so that it can be refined and related further. Inner results are used by nothing
-else, as fusion needs; only a DequantizeLinear may be shared, for it can be repeated. Names of captures are told in
-the docstrings.
+else, as fusion needs; only a DequantizeLinear may be shared, for it can be repeated. The docstrings list the names of captures.
 """
 
 from __future__ import annotations

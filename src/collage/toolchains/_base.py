@@ -123,7 +123,7 @@ class ToolchainBase:
         return self.availability()
 
     def option_values(self, target: Target) -> OptionValues:
-        """Return the values that each option takes. Here any text is accepted: ``compile`` refuses values that it does not know."""
+        """Return the values that each option takes. Here any text is accepted; ``compile`` refuses unknown values."""
         return dict.fromkeys(self.options, ())
 
     def ran_on(self, target: Target) -> str | None:

@@ -61,14 +61,14 @@ def register_layout_request(toolchain: str, request: LayoutRequest) -> None:
 
 
 class AlterOpLayout(FunctionPass):
-    """Gives operators the layouts that are asked for, and carries the Transposes between them away.
+    """Gives operators the requested layouts, and moves or cancels the Transposes between them.
 
-    Each altered operator stands between Transposes at first. Those behind it then sink through elementwise operators,
-    and cancel where they meet the opposite one, so that a chain of altered operators has Transposes at its ends only.
+    Each altered operator stands between Transposes at first. Transposes after it then sink through elementwise
+    operators and cancel with opposite ones. So a chain of altered operators has Transposes at its ends only.
     Constants are permuted here and now. Other Transposes of the model, and model-local functions, are not touched.
 
     Args:
-        request: Says which layout a node should have. None takes the request that the toolchain of the current target
+        request: Returns the layout that a node should have. None takes the request that the toolchain of the current target
             registered,
             with ``register_layout_request`` or as an entry point; without any, nothing is altered.
     """
@@ -135,7 +135,7 @@ class _Alteration:
         self.model.opset_imports.setdefault(domain, 1)
 
     def _sink_through(self, node: ir.Node) -> None:
-        """Move the Transposes before an elementwise operator behind it."""
+        """Move the Transposes before an elementwise operator to its output."""
         perms = {perm for value in node.inputs if value is not None and (perm := self._perm_of(value))}
         if len(perms) != 1 or len(node.outputs) != 1 or not _is_elementwise(node):
             return

@@ -71,12 +71,12 @@ class PassContext:
     tasks of asyncio inherit theirs. One context may be entered several times, also by several threads.
 
     One rule decides if a pass runs, for passes that are called and for members of a sequence alike: a
-    disabled pass does not, a required one does, and any other does where ``pass.opt_level <= context.opt_level``.
+    disabled pass does not, a required one does, and any other does if ``pass.opt_level <= context.opt_level``.
 
     Args:
         opt_level: 0 for nothing that is not necessary, up to 3 for everything.
         fallback_device: Device type of nodes that nothing places.
-        required_pass: Names of passes that run whatever their level.
+        required_pass: Names of passes that run regardless of their level.
         disabled_pass: Names of passes that never run.
         config: Values of registered keys.
         instruments: Watch passes run, in this order.

@@ -172,7 +172,7 @@ def _countable(node: ir.Node, operands: Sequence[Array]) -> bool:
 
 
 def _castable(node: ir.Node, operands: Sequence[Array]) -> bool:
-    """Numbers that the type wanted can hold, but for rounding, and without rounding twice on any way there."""
+    """Numbers that the target type can hold up to rounding, and that no intermediate type rounds."""
     (array,) = operands
     wanted = ir.DataType(node.attributes.get_int("to", 0)).numpy()
     if not _numbers_or_flags(node, operands) or not (wanted in _FLOATS or wanted.kind in "iub"):

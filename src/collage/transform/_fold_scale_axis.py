@@ -3,7 +3,7 @@
 Weights are scaled in double precision and rounded once. So a result ``sum(weight * scale * x) + bias * scale`` differs from
 the one before by at most ``n + 3`` units in the last place of the sum of its terms' sizes, of which there are ``n``. That holds
 as long as nothing in between leaves the range of the type, before or after. Scales that would drive all weights of a channel
-out of that range are not folded, nor are negative ones through what they would turn over.
+out of that range are not folded, nor are negative ones across operators that depend on the sign.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def _scale_axis(weight: Array, factor: Array, axis: int) -> Array | None:
 
 
 def _scale_grouped(linear: ir.Node, weight: Array, factor: Array) -> Array | None:
-    """Scales the second axis, of which each group holds its share: its channels are the group's, not all."""
+    """Scale the second axis, which in a grouped operator has only the channels of one group."""
     groups = linear.attributes.get_int("group", 1)
     if weight.shape[1] * groups != factor.size or weight.shape[0] % groups:
         return None

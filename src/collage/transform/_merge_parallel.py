@@ -185,7 +185,7 @@ def _merge(graph: ir.Graph, group: list[_Branch], opset: int) -> None:
 
 
 def _type_wide(nodes: list[ir.Node], group: list[_Branch], channel_axis: int) -> None:
-    """Say what is known of the wide results: a branch's type and shape, with all channels together."""
+    """State type and shape of the merged results: those of a branch, with the channels of all."""
     old = group[0].node.outputs[0]
     for node in nodes:
         node.outputs[0].type = old.type

@@ -4,7 +4,7 @@ The module of Relay's pass infrastructure is an ``onnx_ir.Model`` here. A pass r
 context's: the same rule for a pass that is called and for the members of a sequence, at every depth.
 
 Three things are in one file because each needs the others: a pass runs itself by a runner, the runner makes the passes
-that another one requires by their names, and what a name stands for is a pass.
+that another one requires by their names, and a name refers to a pass.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Pass(ABC):
 
     @property
     def in_place(self) -> NoReturn:
-        """Refuse the question that onnx_ir asks its passes first. Our passes return a model, its own a ``PassResult``."""
+        """Refuse use as a pass of onnx_ir, which reads this property first and needs a ``PassResult`` from its passes."""
         raise TypeError(f"use {self.info.name} in a sequence of onnx_ir's by its method to_onnx_ir()")
 
     def to_onnx_ir(self) -> ir.passes.FunctionalPass:
@@ -218,7 +218,7 @@ class Runner:
     Attributes:
         context: The context that was current when it began.
         disabled: Passes that the sequences around the current one disable.
-        wanted: Passes that run whatever their level, since a pipeline names them or what they are members of.
+        wanted: Passes that run regardless of their level, since a pipeline names them or a sequence that holds them.
         changing: Names of the passes that change the model are appended to this list, if there is one.
     """
 
@@ -262,7 +262,7 @@ class Runner:
         return result
 
     def checkpoint(self) -> tuple[dict[str, str | None], set[str]]:
-        """The passes whose results stand, and what is known of them."""
+        """The passes whose results are still valid, and the known facts about them."""
         return dict(self._valid), set(self._suspect)
 
     def is_of_instrument(self, error: BaseException) -> bool:
@@ -270,7 +270,7 @@ class Runner:
         return error is self._instrument_error
 
     def give_up(self, name: str, checkpoint: tuple[dict[str, str | None], set[str]]) -> None:
-        """Take note that a pass failed, and that what ran inside it was lost."""
+        """Record that a pass failed, and that the results of passes inside it are lost."""
         self._valid, self._suspect = checkpoint
         self._given_up.add(name)
 
@@ -344,7 +344,7 @@ class Runner:
         return result
 
     def _report(self, error: Exception, name: str, place: str) -> Exception:
-        """Says once where an error happened, in the innermost pass; errors of ours keep their class."""
+        """Add the place of an error once, in the innermost pass; Collage's errors keep their class."""
         if error is self._reported:
             return error
         after = f" after {', '.join(self._finished)}" if self._finished else " as the first"
@@ -377,6 +377,6 @@ class Runner:
 
 
 def _is_registered(pass_: Pass) -> bool:
-    """Return True if a pass may stand for its name: the name was registered for it, or for nothing."""
+    """Return True if a pass may use its name: the name is registered for it, or not at all."""
     factory, inner = _FACTORIES.get(pass_.info.name), getattr(pass_, "inner", pass_)
     return not isinstance(factory, type) or isinstance(inner, factory)

@@ -29,12 +29,12 @@ _LEAVING = frozenset({"ConcatFromSequence", "SequenceAt", "SequenceLength"})
 
 
 class ResolveSequences(ModulePass):
-    """Replaces the tensors that are taken or joined from sequences, where what these hold is known ahead.
+    """Replaces tensors that are taken or joined from sequences, if the contents of these are known ahead.
 
     Exporters split a tensor into a sequence and take its parts one by one, or collect tensors in a sequence and join
-    them. Few toolchains take such values, and what is computed is a ``Split`` or a ``Concat``. A sequence is followed
-    from where it is made through what inserts into it and erases from it, as long as places are constants and the length
-    along which a tensor is split is known. Sequences that a loop or a branch makes, or that are inputs, stay. Exact.
+    them. Few toolchains take such values, although the result is only a ``Split`` or a ``Concat``. A sequence is
+    followed from its origin through insertions and erasures. Their positions must be constants, and the length of a
+    split axis must be known. Sequences that a loop or a branch makes, or that are inputs, stay. Exact.
     """
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ def _place(
         index: Index of the input.
         length: Number of tensors in the sequence. Negative places count from the end.
         default: The place that is meant where the input is left out.
-        or_behind: True if the place behind the last is one.
+        or_behind: True if the place after the last one is valid.
     """
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None:

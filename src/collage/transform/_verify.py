@@ -37,7 +37,7 @@ _Interface = tuple[list[tuple[str | None, str]], list[tuple[str | None, str]]]
 class VerifyAfterEach(PassInstrument):
     """Checks the model after each pass, and raises an error that names the pass that broke it.
 
-    The model must pass ONNX's checker, which wants every node after what it reads; its types must fit each other; its
+    The model must pass ONNX's checker, which demands that nodes are sorted; its types must fit each other; its
     inputs and outputs must keep their names and types; and its outputs must be those that it had before the pass.
 
     Outputs are compared on several sets of inputs, since a small constant counts only where all else is zero or equal:
@@ -111,7 +111,7 @@ class VerifyAfterEach(PassInstrument):
         self._latest = None
 
     def _outputs(self, model: ir.Model, wanted: Collection[str] | None = None) -> _Outputs | str:
-        """The outputs for each kind of inputs, or for those wanted; or why there are none to compare."""
+        """Return the outputs for each kind of inputs, or for the given kinds; or the reason why there are none."""
         if not self._numeric:
             return "comparing outputs is switched off"
         if any(is_random(node) for graph in model.graphs() for node in graph):
@@ -174,7 +174,7 @@ def _equal_rows(array: Array) -> Array:
 
 
 def _extremes(array: Array) -> Array:
-    """Numbers of all sizes that a type has, but for those whose fourth power it has not."""
+    """Numbers of all magnitudes of a type whose fourth power the type can hold."""
     info = ml_dtypes.finfo(array.dtype)
     large = 2.0 ** (info.maxexp // 4)
     sizes = [0.0, float(info.smallest_subnormal), float(info.tiny), float(info.eps), 1.0, large]

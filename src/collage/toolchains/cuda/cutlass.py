@@ -82,7 +82,7 @@ class CutlassToolchain(ToolchainBase):
         return _OPTIONS
 
     def supports(self, node: ir.Node, target: Target) -> Support:
-        """Return if the operator may be in one of its kernels. The patterns say with which others."""
+        """Return if the operator may be in one of its kernels. The patterns define the operators around it."""
         if node.domain not in ("", "ai.onnx") or node.op_type not in _OPERATORS:
             return Support(False, f"cutlass is used for products with constant weights, not for {node.op_type}")
         dtype = elem_type(node.outputs[0])

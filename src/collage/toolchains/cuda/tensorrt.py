@@ -1,4 +1,4 @@
-"""TensorRT: whole sub-graphs, built into an engine for the device at hand.
+"""TensorRT: whole sub-graphs, built into an engine for the device of this machine.
 
 Its compiled form is the serialised engine, which fits this version of TensorRT and this kind of device only. Networks
 are strongly typed: f32 in the model is computed in f32. The builder sets the TF32 flag by default, so it is cleared. For f16
@@ -231,7 +231,7 @@ def _refuse_types(values: Iterable[ir.Value] | Iterator[ir.Value]) -> None:
 
 
 def _refuse_shapes(graph: ir.Graph) -> None:
-    """Engines are built for the shapes at hand; a range would have to be guessed, and costs speed within."""
+    """Engines are built for fixed shapes. A range of shapes would have to be guessed, and is slower."""
     for value in (*graph.inputs, *graph.outputs):
         if value.shape is None or not all(isinstance(size, int) and size > 0 for size in value.shape):
             raise Unsupported(f"tensorrt's engines are built for fixed shapes ({value.name!r} is {value.shape})")

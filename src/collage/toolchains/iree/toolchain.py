@@ -1,4 +1,4 @@
-"""IREE: sub-graphs lowered through MLIR to one module of native code, whose work a pool of quiet threads shares.
+"""IREE: sub-graphs lowered through MLIR to one module of native code, run by a pool of threads that sleep between runs.
 
 Its compiled form is for this machine's processor, weights included; loading it compiles nothing.
 """
@@ -62,7 +62,7 @@ _SETTINGS = (
     "--iree-llvmcpu-target-cpu=host",  # it would build for any x86-64 otherwise
 )
 _DOUBLES = "--iree-input-demote-f64-to-f32=false"
-"""f64 means f64. If a kernel has none, IREE may demote the importer's own, of which not all can be computed with."""
+"""f64 means f64. If a kernel has no f64, IREE may demote constants of the importer, and some of these then cannot be computed."""
 _ENTRY = "kernel"
 _BFLOAT16 = "bfloat16"
 _ALIGNMENT = 64
@@ -329,7 +329,7 @@ def _writes_one_constant(node: ir.Node) -> bool:
 
 
 def _begins_behind_the_end(node: ir.Node) -> bool:
-    """Return True if a Slice with a negative step starts behind the end, which ONNX takes for the last element."""
+    """Return True if a Slice with a negative step starts beyond the end, where ONNX takes the last element."""
     given = [None if value is None else value.const_value for value in (*node.inputs, None, None, None, None)[:5]]
     starts, axes, steps = given[1], given[3], given[4]
     shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
@@ -419,7 +419,7 @@ def _translate(imported: Path, level: str, settings: Sequence[str]) -> Path:
     """Run the compiler in a new process, since it aborts its process on unexpected input.
 
     Raises:
-        Unsupported: The compiler says that it cannot.
+        Unsupported: The compiler reports that it cannot.
         CompileError: It died.
     """
     import iree.compiler

@@ -170,7 +170,7 @@ def fused(layers: Sequence[Layer], outputs: Iterable[str]) -> list[Layer]:
 
     Args:
         layers: Layers in order.
-        outputs: Names of blobs that the network hands out.
+        outputs: Names of the network's output blobs.
     """
     for join in (_gated, _activated):
         layers = join(layers, Counter([*(name for layer in layers for name in layer.inputs), *outputs]))
@@ -251,7 +251,7 @@ def _activation(layer: Layer) -> tuple[int, tuple[Number, ...]] | None:
 
 
 def with_copies(layers: Sequence[Layer]) -> list[Layer]:
-    """Copy inputs for layers that could write over them, or hand their memory on: it belongs to the caller."""
+    """Copy inputs for layers that could write over them or return their memory, which belongs to the caller."""
     given = {layer.outputs[0] for layer in layers if layer.kind == "Input"}
     result: list[Layer] = []
     copied: dict[str, str] = {}
@@ -271,7 +271,7 @@ def with_splits(layers: Sequence[Layer], outputs: Sequence[str]) -> tuple[list[L
 
     Args:
         layers: Layers in order. Outputs that are not read are dropped, if a layer has no other.
-        outputs: Names of blobs that the network hands out, each as often as it is an output.
+        outputs: Names of the network's output blobs, each as often as it is an output.
 
     Returns:
         The layers, and the names under which the outputs are found.

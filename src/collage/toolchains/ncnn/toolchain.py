@@ -113,7 +113,7 @@ class NcnnToolchain(ToolchainBase):
 
 
 class _NetKernel(InPlaceKernelBase):
-    """A network whose results are copied to where they belong, from ncnn's layout with padded channels."""
+    """A network whose results are copied from ncnn's layout with padded channels to the output arrays."""
 
     def __init__(self, net: _Net, compiled: Compiled) -> None:
         told = compiled.metadata

@@ -72,7 +72,7 @@ class TorchCudaLibrary(ToolchainBase):
         return _OPTIONS
 
     def supports(self, node: ir.Node, target: Target) -> Support:
-        """Return if the operator may be in one of its kernels. The patterns say with which others."""
+        """Return if the operator may be in one of its kernels. The patterns define the operators around it."""
         if node.domain not in ("", "ai.onnx") or node.op_type not in self.operators:
             return Support(False, f"{self.name} takes {self.what}, not {node.op_type}")
         for value in (*node.inputs[:1], *node.outputs[:1]):

@@ -321,12 +321,12 @@ class _Graph:
 def queue_of(device: TorchDevice, *, fixed: bool = False) -> Iterator[int]:
     """The handle of a stream for a toolchain's work, in order with torch's work before and after.
 
-    The default stream will not do: some toolchains wait for it after every call, others take its handle, 0, for none.
-    Tensors are to be allocated before, so that they belong to torch's stream.
+    The default stream does not work: some toolchains wait for it after every call, others take its handle, 0, for none.
+    Tensors must be allocated before, so that they belong to torch's stream.
 
     Args:
         device: The device.
-        fixed: Always the same stream, for what is told once which; else torch's current one where that will do.
+        fixed: Always the same stream, for libraries that are bound to one stream; else torch's current stream if possible.
     """
     import torch
 
@@ -354,7 +354,7 @@ def cuda_device() -> TorchDevice:
 
 
 class CudaKernel:
-    """A function of tensors on the device, behind the contract of kernels.
+    """A function of tensors on the device as a kernel.
 
     Args:
         run: Takes and returns contiguous tensors on the device; launches its work on torch's current stream.

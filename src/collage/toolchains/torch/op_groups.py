@@ -72,7 +72,7 @@ _GROUPED_RANK = 3
 
 
 def _per_channel(node: ir.Node, op_type: str, rank: int, channels: int) -> tuple[ir.Node, Any] | None:
-    """The node behind ``node`` that multiplies, or adds, a constant for each channel; and these constants."""
+    """The node after ``node`` that multiplies by, or adds, a constant for each channel; and these constants."""
     user = only_user(node)
     if user is None or user.op_type != op_type:
         return None

@@ -1,6 +1,6 @@
 """Convolutions that TVM has no good loops for, as ordinary ones over two dimensions, for which there are.
 
-* Over three dimensions: the images that a window sees, one behind the other, become channels of one image.
+* Over three dimensions: the consecutive images of a window become channels of one image.
 * To a number of maps that fills no vectors: to some more, which are cut off. Loops over 3 maps compute single numbers.
 * To few maps by a wide window: each column of the window has maps of its own, which together fill vectors. Products of
   one output element are then added.
@@ -63,7 +63,7 @@ class Windows:
 
     @classmethod
     def of(cls, attrs: Mapping[str, Any], rank: int) -> Windows | None:
-        """Return the windows of a node over so many dimensions; None if its padding depends on lengths, or cuts off."""
+        """Return the windows of a node over some dimensions; None if its padding depends on lengths, or is negative."""
         pads = list(attrs.get("pads", [0] * 2 * rank))
         if attrs.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID", b"") or min(pads, default=0) < 0:
             return None
@@ -115,7 +115,7 @@ def over_three_dimensions(bb: Any, x: Any, weight: Any, bias: Any, windows: Wind
 
 
 def with_whole_vectors(weight: Any, bias: Any) -> tuple[Any, Any] | None:
-    """Return a weight and a bias with maps of zeros behind their own, so that maps fill vectors; None if that gains nothing.
+    """Return a weight and a bias padded with zero maps, so that maps fill vectors; None if that gains nothing.
 
     Args:
         weight: The weight of a convolution in one group, which is known.
@@ -180,7 +180,7 @@ def transposed(
         bias: Its bias, or None.
         windows: Its windows; ``begins`` and ``ends`` are cut off the output.
         extra: Output elements beyond the reach of the windows, at the end of each dimension.
-        convolve: An ordinary convolution over as many dimensions.
+        convolve: An ordinary convolution over the same number of dimensions.
     """
     values, lengths = _stuffed(weight.value.numpy(), windows.dilations), list(x.ty.shape.values[2:])
     kernel = values.shape[2:]

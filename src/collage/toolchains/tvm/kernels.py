@@ -109,7 +109,7 @@ def tvm_availability(*, with_torch: bool = False) -> Availability:
     """Version of the wheel, whether there is a linker, and whether TVM can be imported, without importing it here.
 
     Args:
-        with_torch: True if the toolchain that asks also calls torch.
+        with_torch: True if the calling toolchain also uses torch.
     """
     if (installed := tvm_build()) is None:
         return Availability(False, reason=NOT_INSTALLED, remedy=install_command("tvm"))

@@ -48,14 +48,14 @@ def _goes_along_rows(workload: Any) -> bool:
 
 
 def _name_of(module: Any) -> str:
-    """TVM's structural hash: equal for equal loops, whatever they are called."""
+    """TVM's structural hash: equal for equal loops, regardless of names."""
     return f"{tvm_ffi.structural_hash(module) & (1 << 64) - 1:016x}"
 
 
 def tune_all(
     tunable: Mapping[str, Any], target: Any, trials: int, seed: int, session: TuningSession
 ) -> Mapping[str, str]:
-    """Records of some workloads: those that are known, and the others one after the other, as far as the time goes."""
+    """Return records of workloads: known ones, and then others tuned one by one until the time is up."""
     began = time.monotonic()
     found = {name: text for name, text in session.known.items() if name in tunable}
     for name in [name for name in tunable if name not in found]:
@@ -69,7 +69,7 @@ def tune_all(
 
 
 def _tune(workload: Any, target: Any, trials: int, seed: int, until_s: float, session: TuningSession) -> str | None:
-    """Measures schedules of one function, the default first, the others in an order that the seed decides.
+    """Measure schedules of one function: the default first, then others in an order given by the seed.
 
     Args:
         workload: The function, as a module.

@@ -70,10 +70,10 @@ def pipeline(target: Any, lent: list[int], *, channels_last: bool, tuned: Sequen
 
 
 def noting_lent_outputs(lent: list[int]) -> Any:
-    """A pass, to be run once memory is given out, that changes nothing and finds outputs in memory that is not theirs alone.
+    """A pass that runs after memory planning, changes nothing, and finds outputs that share memory.
 
-    TVM hands an input or a constant on where nothing is left to compute (a sum with 0, a slice of everything), and makes two
-    outputs of one tensor. Which operators come to that its own simplifications decide, so it is read from what they leave.
+    TVM returns an input or a constant if nothing is left to compute (a sum with 0, a slice of everything), and may
+    return one tensor twice. This depends on TVM's own simplifications, so it is read from their result.
 
     Args:
         lent: Becomes the positions of these outputs.

@@ -170,7 +170,7 @@ def _vectorise_innermost(sch: s_tir.Schedule, block: Any) -> None:
     """Vectorise the innermost loop of the blocks after a reduction.
 
     It is as long as a tile's row, except where an element of the reduction is read by many: by a whole group of channels
-    that is normalised. TVM has no vectors of 32768 lanes, and fails where one is asked for.
+    that is normalised. TVM has no vectors of 32768 lanes, and fails if a schedule requests one.
     """
     loop = sch.get_loops(block)[-1]
     if extent(sch, loop) > _TILE_BYTES // 4:

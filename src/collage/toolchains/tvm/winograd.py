@@ -43,7 +43,7 @@ _MOST_TILES = {True: 216, False: 56}
 _TRANSFORM_CYCLES = 450 / 36
 """Cycles to transform a tile to and fro, for a vector of channels and of maps, by element of the tile."""
 _GAIN = 1.0
-"""Part of the time of plain loops, at their best, that is to be expected at most."""
+"""Largest expected share of the best time of plain loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def _weight_bytes(convolution: Convolution, outputs: int) -> int:
 
 
 def _wait_rows(weight_bytes: int) -> int:
-    """Return how many tiles could be multiplied in the time in which weights come to a cache."""
+    """Return the number of tiles that could be multiplied while the weights are loaded into a cache."""
     place = "near" if weight_bytes <= _NEAR_BYTES else "middle" if weight_bytes <= _FAR_BYTES else "far"
     return _WAIT_ROWS[place]
 
@@ -168,7 +168,7 @@ class _Unlike(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Nest:
-    """A convolution and the element-wise blocks behind it.
+    """A convolution and the elementwise blocks after it.
 
     Attributes:
         convolution: The convolution.

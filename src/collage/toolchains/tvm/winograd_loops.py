@@ -26,7 +26,7 @@ from collage.toolchains.tvm.winograd_transforms import Transforms, transforms
 __all__ = ["Blocking", "Convolution", "packed_weight", "write_loops"]
 
 _APART = 16
-"""Elements between the parts of a buffer: else parts whose length is a power of two compete for few lines of a cache."""
+"""Padding in elements between the parts of a buffer. Without it, parts of power-of-two length compete for few cache lines."""
 
 
 @dataclass(frozen=True, slots=True)

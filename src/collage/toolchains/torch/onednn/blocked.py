@@ -37,10 +37,10 @@ class _Link:
 
 
 def blocked_chain(node: ir.Node) -> Fused | None:
-    """A chain that begins with this convolution of a large filter, up to the pools behind the last such one.
+    """A chain that begins with this convolution of a large filter, up to the pools after the last such one.
 
     Returns:
-        None if the convolution is another one, or has neither a pool nor a second convolution behind it.
+        None if the convolution is another one, or has neither a pool nor a second convolution after it.
     """
     links: list[_Link] = []
     following = node if _is_large(constant(node, 1)) else None

@@ -32,7 +32,7 @@ def torch_dtype(number: int) -> Any:
     """Torch's type for an ONNX element type.
 
     Raises:
-        Unsupported: There is none that its operators compute in.
+        Unsupported: Torch's operators do not compute in this type.
     """
     if number not in TYPES:
         raise Unsupported(f"torch does not compute in ONNX element type {number}")

@@ -36,7 +36,7 @@ _LOADING = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Operators that are to be one call."""
+    """Operators to be replaced by one call."""
 
     function: ExternFunction
     sub_graph: SubGraph
