@@ -163,7 +163,7 @@ def remove(name: Reference, root: Root = None) -> None:
 def gc(
     root: Root = None,
     older_than: Annotated[str, typer.Option(metavar="AGE", help="Only files older than this, e.g. 12h or 7d.")] = "1d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the rows, and remove nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the files, and remove nothing.")] = False,
     json: Json = False,
 ) -> None:
     """Collect garbage."""
