@@ -1,4 +1,4 @@
-"""Plans where the search places operators on devices: several ways to share the work, for the finals to choose from.
+"""Plans if the search places operators on devices: several ways to share the work, for the final comparison.
 
 The cheapest cover is that which takes least work; the one that ends first keeps more devices busy, and may well be another.
 Kernels of different devices slow each other when they run at once (a memory shared, a clock turned down). That is not

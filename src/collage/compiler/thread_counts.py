@@ -1,8 +1,7 @@
 """Thread counts as a choice: on the default menu, a small model is tried on one thread too.
 
-To wake a helper takes tens of microseconds, as often as a kernel divides its work. So models of a few milliseconds can
-be faster
-on one thread, and so can single kernels of them.
+Each time a kernel divides its work, waking a helper thread takes tens of microseconds. So models of a few milliseconds
+can be faster on one thread, and so can single kernels.
 """
 
 from __future__ import annotations

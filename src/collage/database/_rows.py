@@ -1,4 +1,4 @@
-"""Between outcomes and rows of the database; and which rows deserve belief."""
+"""Conversion between outcomes and rows of the database, with the validation of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timings on their way from one database to another: as text, or straight.
+"""Copying timings from one database to another, as text or directly.
 
 The text is JSON, one object a line: a header, timings, facts, and a last line with their number, so that a file that was
 cut off is noticed. A file may come from anywhere, so all of it is checked before any of it is kept. A row that was made on

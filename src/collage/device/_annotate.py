@@ -1,4 +1,4 @@
-"""MergeAndAnnotate and AnnotateSEScopes: where annotations come from, if not from people.
+"""MergeAndAnnotate and AnnotateSEScopes: passes that annotate devices by patterns and by supported operators.
 
 Together with ``PlanDevices`` and ``PartitionBySEScope`` they replace the flow of merging composites, annotating targets
 and partitioning.

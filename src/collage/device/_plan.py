@@ -1,4 +1,4 @@
-"""DevicePlan: where everything is, and why."""
+"""DevicePlan: the scopes of values and nodes, with the reasons."""
 
 from __future__ import annotations
 

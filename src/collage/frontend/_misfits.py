@@ -1,4 +1,4 @@
-"""Shapes that no input can make fit: found by ONNX's strict inference, told with the node and the shapes that it is given."""
+"""Shapes that no input can make fit: found by ONNX's strict inference, and reported with the node and the shapes of its inputs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """ONNX's compiled functions, run in a child process with little memory and little time.
 
 Shape inference believes the file: a length of 2^31 in a body becomes two thousand million dimensions of some fifty
-bytes each. No list of the ways to tell it so would be complete, and a thread cannot be
-stopped. Real models take milliseconds and megabytes, so a request that takes seconds is refused. The child is started
+bytes each. No list of such files would be complete, and a thread cannot be stopped. Real models take milliseconds and
+megabytes, so a request that takes seconds is refused. The child is started
 when it is first needed, and serves this process until it ends.
 """
 

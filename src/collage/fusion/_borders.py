@@ -1,7 +1,7 @@
 """Border moves: kernels beside those of the best cover, the border between two of them moved.
 
-The search is optimal among the candidates that it is given, and where these end was decided before anything was
-measured. So every two neighbouring kernels of the best cover are looked at again: the first may take over the first
+The search is optimal among its candidates, but their borders were chosen before anything was measured. So every two
+neighbouring kernels of the best cover are looked at again: the first may take over the first
 operators of the second, or give it its own last ones. The operators that move are split off along the order of the
 nodes, at positions where few values are live.
 """

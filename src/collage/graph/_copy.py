@@ -1,4 +1,4 @@
-"""Copies of models that share nothing which can be changed; weights share their bytes alone."""
+"""Copies of models that share only the bytes of weights with the original."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph that Dynamo traced, as a function without side effects, and how its effects are made up for.
+"""A graph that Dynamo traced, as a function without side effects. Its effects are applied after each call.
 
 ONNX models are functions: they change nothing and their outputs share no memory. PyTorch's graphs may write to their
 arguments, and may return views of these or of each other. So a graph is taken apart here. ``PureGraph.program``

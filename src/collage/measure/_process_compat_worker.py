@@ -1,4 +1,4 @@
-"""Several toolchains in one process, to see whether they get on. Runs in the child."""
+"""Several toolchains in one process, to test if they work together. Runs in the child."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels on their way through a workspace: written into it, built once for each target, and forgotten where they fill memory."""
+"""Kernels in a workspace: they are written to it, built once for each target, and released when they fill memory."""
 
 from __future__ import annotations
 

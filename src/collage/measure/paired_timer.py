@@ -1,6 +1,6 @@
 """End-to-end times of many executables against one that stays loaded: each runs in turns with it, and is then gone.
 
-A comparison of finalists decides. It only finds which of many covers are worth a long comparison, so it is brief: a
+A comparison of finalists decides. This timer only finds which of many covers are worth a comparison, so it is brief: a
 much slower cover has a single turn. A time is the ratio to the one that stays, which the machine slows down alike.
 """
 

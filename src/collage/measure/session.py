@@ -1,7 +1,7 @@
 """The session: where kernels are built and measured, in worker processes that may die.
 
-Builds of one batch run side by side, one per toolchain; then the batch is measured, one kernel at a time, while nothing
-is built, by other tuners neither. Everything that was ever measured comes from the database instead. Outcomes are data.
+Builds of one batch run side by side, one per toolchain. Then the batch is measured, one kernel at a time. Meanwhile no
+process of Collage builds anything. Known timings come from the database. Outcomes are data, not exceptions.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Records of tuning, by workload and by kernel. Nothing is tuned twice, in whichever model it occurs.
 
-A workload is a part of a kernel that a toolchain tunes, such as one loop nest; a kernel that was tuned through is noted
-with the
-records of all its workloads, so that later compilations find it without asking the toolchain, and with what the tuning
-took and gained, from which they foretell what others will.
+A workload is a part of a kernel that a toolchain tunes, such as one loop nest; a completely tuned kernel is stored with
+the records of all its workloads, so that later compilations find it without the toolchain. The time and the gain of its
+tuning are stored too, to predict those of other kernels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tensors on disk: how processes hand each other the model's real intermediate values.
+"""Tensors on disk, by which processes share the model's real intermediate values.
 
 One raw file per value and one index, so that a worker maps only the inputs of its kernel. No pickle, no archive format.
 """

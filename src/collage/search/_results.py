@@ -1,4 +1,4 @@
-"""Between the caller's terms and those of a search: costs become weights, and the covers found become partitionings."""
+"""Conversion between the caller's values and those of a search: costs become weights, and the covers found become partitionings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that ONNX Runtime had before ONNX took them up, or that say the same in other words."""
+"""Operators of ONNX Runtime that ONNX adopted later, or that have the meaning of ONNX operators."""
 
 from __future__ import annotations
 

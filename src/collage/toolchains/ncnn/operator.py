@@ -1,4 +1,4 @@
-"""One ONNX operator as the functions see it that put it into layers."""
+"""One ONNX operator, in the form that the lowering functions use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Precisions beside f32, by name. Apart from the code that makes kernels of them, which running kernels does not need."""
+"""Precisions beside f32, by name. This module is separate from the code that makes such kernels, since running them does not need that code."""
 
 from __future__ import annotations
 

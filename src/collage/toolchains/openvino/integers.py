@@ -1,4 +1,4 @@
-"""Bounds on integers, which OpenVINO's CPU plugin computes in 32 bits at most, and many operators of in float32.
+"""Bounds on integers. OpenVINO's CPU plugin computes them in at most 32 bits, and in many operators in float32.
 
 A bound follows from constants, from shapes, and from guards that a kernel checks when it runs. Values that are only
 used as lengths or positions are called lengths. Arithmetic on lengths and small constants alone stays within 32

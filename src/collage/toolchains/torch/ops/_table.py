@@ -2,7 +2,7 @@
 
 An entry is a function of a ``Call`` (the node's attributes, decoded once) and its inputs. Inputs that say *how* rather
 than *what* (the shape of Reshape, the axes of ReduceSum) are ``host`` inputs: they come as NumPy arrays, never as
-tensors. Entries raise ``Unsupported`` for attributes that torch has no like of, and never approximate.
+tensors. Entries raise ``Unsupported`` for attributes that torch lacks, and never approximate.
 """
 
 from __future__ import annotations
