@@ -3,8 +3,7 @@
 Sets of this machine's cores share its memory, so nothing is copied between them. It is not free either: the other core
 set's thread has to be woken, and has to fetch the tensor from the caches of the cores that wrote it. Both are measured
 in the way in which the executor starts kernels. Sets that are names only, without cores of their own, cost nothing.
-Costs of devices
-with a memory of their own are assumed, not measured.
+Costs of devices with a memory of their own are assumed, not measured.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 Nodes are taken together in **units**: a convolution or matrix product, and what follows it. At first each of a dozen
 groups of units is quantised alone, in a copy of the model that rounds values to 8 bits and computes in float32. Then
-the units of
-the worst groups are looked at one by one. The most sensitive ones stay in float32 in **variants** of the 8-bit targets, as few
-as keep the limits on choosing samples.
+the units of the worst groups are looked at one by one. The most sensitive ones stay in float32 in **variants** of the
+8-bit targets, as few as keep the limits on choosing samples.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Annotations: statements about devices in a model, as metadata that any ONNX tool keeps and ignores.
 
 Scopes that are *asked* for (by people or passes) and scopes that were *planned* are kept apart. Results are written to
-the node that
-computes them, inputs and initializers to their graph, since nodes and graphs keep their metadata when models are copied
-and partitioned.
+the node that computes them, inputs and initializers to their graph, since nodes and graphs keep their metadata when
+models are copied and partitioned.
 """
 
 from __future__ import annotations

@@ -124,10 +124,8 @@ def token_environment(address: str) -> dict[str, str]:
     """Return the variable that has Ray send the token of this user, if there is one and the cluster wants it.
 
     Ray makes a token where it starts a cluster, and refuses callers and nodes without it. By itself it sends the token
-    only to a
-    cluster that it finds on this machine. A client with a token also demands one, so nodes of an open cluster could not
-    answer it. So the
-    head is asked first. Its server for clients ignores the token if the cluster is open.
+    only to a cluster that it finds on this machine. A client with a token also demands one, so nodes of an open cluster
+    could not answer it. So the head is asked first. Its server for clients ignores the token if the cluster is open.
     """
     if not _token_place() or os.environ.get("RAY_AUTH_MODE"):
         return {}

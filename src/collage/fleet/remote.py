@@ -48,8 +48,7 @@ def compile_on(
     """Compile a model on a node of a type. Nodes that are not of it are refused, and of lost nodes the next one takes over.
 
     A database on a server is used by the node itself. If it is a file here, the timings of this type are sent along,
-    and new ones
-    come back.
+    and new ones come back.
 
     Args:
         path: An ONNX file, which is read through the front door here first.

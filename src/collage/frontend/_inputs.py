@@ -58,11 +58,11 @@ def make_inputs(
     """Make random but plausible inputs, the same for the same seed.
 
     Floating-point inputs are normally distributed, unless another kind is asked for: some models return only NaN for
-    these, such as one that takes the logarithm of an image. Integers that reach an index of Gather and its relatives lie
-    inside what they index, as long as it is with these dimensions; other integers lie in [0, 8), images of bytes in [0, 256).
-    Inputs called a mask are ones. Integers that are used as a shape, as sizes or as lengths of sequences are such as change
-    nothing, or ones. Booleans are true. Inputs that have a default
-    are that, where it is of the right shape. A sequence is a list of three tensors, and an optional is there.
+    these, such as one that takes the logarithm of an image. Integers that reach an index of Gather and its relatives
+    lie inside what they index, as long as it is with these dimensions; other integers lie in [0, 8), images of bytes in
+    [0, 256). Inputs called a mask are ones. Integers that are used as a shape, as sizes or as lengths of sequences are
+    such as change nothing, or ones. Booleans are true. Inputs that have a default are that, where it is of the right
+    shape. A sequence is a list of three tensors, and an optional is there.
 
     Args:
         model: A model whose shapes are inferred, so that the sizes of tables are known.

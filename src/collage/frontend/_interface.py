@@ -73,10 +73,9 @@ def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[st
 
     A symbol takes its value from ``dims``; an anonymous dimension is called ``input[axis]`` there. A dimension that is
     not in ``dims`` has the length that it has in the default of an input. Other lengths are chosen by name: lengths of
-    sequences, nodes,
-    edges and points are 128, heights and widths 224, lengths of the past 0, and everything else, batches above all, 1.
-    Anonymous spatial dimensions of a rank-4 input, [N, C, H, W], are 224. Expressions of symbols, as exporters write them
-    (``past + seq``, ``s0 - 1``), follow from their parts.
+    sequences, nodes, edges and points are 128, heights and widths 224, lengths of the past 0, and everything else,
+    batches above all, 1. Anonymous spatial dimensions of a rank-4 input, [N, C, H, W], are 224. Expressions of symbols,
+    as exporters write them (``past + seq``, ``s0 - 1``), follow from their parts.
 
     Args:
         model: Any model.

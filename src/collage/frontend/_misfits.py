@@ -1,4 +1,4 @@
-"""Shapes that no input can make fit: found by ONNX's strict inference, and reported with the node and the shapes of its inputs."""
+"""Shapes that no input can make fit: found by ONNX's strict inference, with the node and its input shapes."""
 
 from __future__ import annotations
 

@@ -33,8 +33,7 @@ def probe_inputs(
     """Make inputs of one kind, of the shapes and types of others.
 
     The kind determines floating-point values. Integers that are indices become their least or their largest values, and
-    only "wide
-    integers" changes other integers. Masks, truths and strings stay.
+    only "wide integers" changes other integers. Masks, truths and strings stay.
 
     Args:
         model: A model whose shapes are inferred.

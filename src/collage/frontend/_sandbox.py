@@ -2,8 +2,8 @@
 
 Shape inference believes the file: a length of 2^31 in a body becomes two thousand million dimensions of some fifty
 bytes each. No list of such files would be complete, and a thread cannot be stopped. Real models take milliseconds and
-megabytes, so a request that takes seconds is refused. The child is started
-when it is first needed, and serves this process until it ends.
+megabytes, so a request that takes seconds is refused. The child is started when it is first needed, and serves this
+process until it ends.
 """
 
 from __future__ import annotations

@@ -56,9 +56,8 @@ def kernel_model(model: ir.Model, call: ir.Node, name: str) -> ir.Model:
     """A kernel of a partitioned model as a standalone model: the inverse of partitioning.
 
     Inputs are the values that vary at the call. Constants, bound at the call or inside the function, are initializers.
-    Functions
-    of labelled parts are inlined, and their nodes marked ``Composite``. Its structural hash is that of the sub-graph
-    that was extracted. Nothing is copied: tensors are shared.
+    Functions of labelled parts are inlined, and their nodes marked ``Composite``. Its structural hash is that of the
+    sub-graph that was extracted. Nothing is copied: tensors are shared.
 
     Args:
         model: The partitioned model.

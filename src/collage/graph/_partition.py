@@ -48,11 +48,10 @@ class KernelSpec:
 def partition(model: ir.Model, kernels: Sequence[KernelSpec]) -> ir.Model:
     """A new model in which every sub-graph is a local function, called by one node.
 
-    Functions are of domain ``collage`` and carry the attributes as metadata, with ``Primitive`` and
-    ``global_symbol``; labelled parts are functions inside, with ``Composite``. Small constants are part of the
-    function; weights are passed to it. Equal kernels with equal attributes and ranges share a function. A kernel that
-    consists of
-    a call of a kernel made earlier stays as it is. Nodes that reach no output are dropped.
+    Functions are of domain ``collage`` and carry the attributes as metadata, with ``Primitive`` and ``global_symbol``;
+    labelled parts are functions inside, with ``Composite``. Small constants are part of the function; weights are
+    passed to it. Equal kernels with equal attributes and ranges share a function. A kernel that consists of a call of a
+    kernel made earlier stays as it is. Nodes that reach no output are dropped.
 
     Args:
         model: The model; it is not changed, tensors are shared with it.

@@ -1,8 +1,7 @@
 """The comparison of a compiled graph with PyTorch itself, in turns within this process.
 
 Either side runs as the caller has it run: with conversions of tensors, with effects on arguments, and with PyTorch's
-threads. So
-neither has a process of its own, as executables that ``measure.comparison`` compares have.
+threads. So neither has a process of its own, as executables that ``measure.comparison`` compares have.
 """
 
 from __future__ import annotations

@@ -51,8 +51,7 @@ class InferenceSession:
         path_or_bytes: A model's file or bytes, or an artefact's folder or zip.
         sess_options: ONNX Runtime's options. ``intra_op_num_threads``, ``enable_profiling`` and overrides of a model's
             free dimensions have the same effect as there. Options without effect here cause a warning. Options whose
-            effect Collage
-            cannot provide are refused.
+            effect Collage cannot provide are refused.
         providers: Execution providers. Only the CPU's is there, and others are warned of.
         provider_options: Options for them, which are warned of.
         targets: The menu; None is the result of ``choose_menu``.

@@ -3,8 +3,7 @@
 ONNX models are functions: they change nothing and their outputs share no memory. PyTorch's graphs may write to their
 arguments, and may return views of these or of each other. So a graph is taken apart here. ``PureGraph.program``
 computes the new contents of tensors that are written to, and the outputs that are new tensors. ``PureGraph.finish``
-writes the contents back, and
-returns the outputs as PyTorch lays them out.
+writes the contents back, and returns the outputs as PyTorch lays them out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Elements of the model's values that depend on decisions within the tolerance, and are not compared.
 
-A decision is a comparison, a rounding, an argument of a maximum. Each decision of the reference run that lies within the
-tolerance is reversed, and the values that depend on it are computed once more. Elements that change are marked. If more
-than a small share
-of a value changes, all of it is compared: a kernel must not be excused from everything.
+A decision is a comparison, a rounding, an argument of a maximum. Each decision of the reference run that lies within
+the tolerance is reversed, and the values that depend on it are computed once more. Elements that change are marked. If
+more than a small share of a value changes, all of it is compared: a kernel must not be excused from everything.
 """
 
 from __future__ import annotations

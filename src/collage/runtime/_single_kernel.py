@@ -1,4 +1,4 @@
-"""The executor of one kernel that is the whole model: no values pass between kernels, so a call costs little more than the kernel.
+"""The executor of one kernel that is the whole model: a call costs little more than the kernel.
 
 Small models take some hundred microseconds. Between two calls of a kernel the processor's caches are full of its data, and
 every object that Python touches is fetched again: what takes 3 us in a loop takes 12 there.

@@ -62,8 +62,7 @@ class HostKernels:
     """The host in place of kernels that gave up on their inputs, such as a length that their toolchain does not take.
 
     The host computes ONNX's definition at any shape, so an executable is right there or raises an error with the
-    reason. A rescue
-    is warned of, once for each kernel: this is slow.
+    reason. A rescue is warned of, once for each kernel: this is slow.
 
     Args:
         recipe: The recipe of the executable.

@@ -1,4 +1,4 @@
-"""Conversion between the caller's values and those of a search: costs become weights, and the covers found become partitionings."""
+"""Conversion for a search: the caller's costs become weights, and covers become partitionings."""
 
 from __future__ import annotations
 

@@ -37,18 +37,16 @@ class FakeToolchain(ToolchainBase):
 
     Args:
         misbehaviour: The fault, and the step that shows it, as ``WHERE:WHAT``. WHERE is ``import``, ``compile`` or
-            ``run``. WHAT
-            is ``raise``, ``refuse``, ``segfault``, ``abort``, ``exit``, ``hang``, ``children``, ``flood``,
-            ``close``, ``memory``, ``hoarders`` (children that take memory, none of them too much), ``chdir``, ``orphans``
-            (children that outlive their parents, in sessions of their own), ``fork`` (and return in both), ``group``
-            (signals its process group), ``spin`` (keeps a processor busy from then on, in a process of its own),
-            ``delete`` (its
-            own files); for ``run`` also ``nan``, ``shape``, ``wrong``,
-            ``later`` (right once, wrong later), ``tired`` (right three times, NaN later), ``spoil`` (writes over its
-            inputs), ``slow`` (every run slower than the one before), ``stuck`` (wrong at other lengths than those that it
-            meets first), ``choosy`` (refuses them), ``single`` (wrong where there is one of anything), ``rough`` (rounds its
-            inputs, by less than kernels may err), ``zero`` (makes 0 of NaN) and ``black`` (wrong where its first input
-            is all 0).
+            ``run``. WHAT is ``raise``, ``refuse``, ``segfault``, ``abort``, ``exit``, ``hang``, ``children``,
+            ``flood``, ``close``, ``memory``, ``hoarders`` (children that take memory, none of them too much),
+            ``chdir``, ``orphans`` (children that outlive their parents, in sessions of their own), ``fork`` (and return
+            in both), ``group`` (signals its process group), ``spin`` (keeps a processor busy from then on, in a process
+            of its own), ``delete`` (its own files); for ``run`` also ``nan``, ``shape``, ``wrong``, ``later`` (right
+            once, wrong later), ``tired`` (right three times, NaN later), ``spoil`` (writes over its inputs), ``slow``
+            (every run slower than the one before), ``stuck`` (wrong at other lengths than those that it meets first),
+            ``choosy`` (refuses them), ``single`` (wrong where there is one of anything), ``rough`` (rounds its inputs,
+            by less than kernels may err), ``zero`` (makes 0 of NaN) and ``black`` (wrong where its first input is all
+            0).
             Empty: nothing.
         seconds: Least time of a run; or of every operator of a kernel by type, the others taking none, and "" of each launch.
         name: Name of the toolchain, so that several may be on one menu.

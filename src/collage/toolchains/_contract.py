@@ -97,11 +97,11 @@ class Compiled:
         inputs: Names of the kernel's inputs, in order.
         outputs: Names of the kernel's outputs, in order.
         portable: True if the files are plain ONNX and fit any machine; False for native code and caches.
-        metadata: Whatever the toolchain needs to load it again: JSON values only, and no text that could be a path, since
-            it comes back from artefacts that anybody may have written. Values are referred to by position, since names
-            may hold slashes. With ``memory_scopes``, such as ``{"inputs": ["global.texture", None], "outputs":
-            [None]}``, a kernel
-            demands arguments, or leaves results, in memories of its device: plans of devices and the runtime see it.
+        metadata: Whatever the toolchain needs to load it again: JSON values only, and no text that could be a path,
+            since it comes back from artefacts that anybody may have written. Values are referred to by position, since
+            names may hold slashes. With ``memory_scopes``, such as ``{"inputs": ["global.texture", None], "outputs":
+            [None]}``, a kernel demands arguments, or leaves results, in memories of its device: plans of devices and
+            the runtime see it.
         parts: Kernels inside, of an operator whose bodies are kernels of their own. Its files are those of its parts too.
 
     Raises:
@@ -404,11 +404,10 @@ class TuningSession:
 class Tuner(Protocol):
     """A toolchain that finds faster code for a kernel by trying.
 
-    Optional. Its targets take the options ``trials`` and ``seed``; such a target is another one than that without, so that
-    timings never mix. Records are texts in the toolchain's own format, kept by workload. A workload is a part of a
+    Optional. Its targets take the options ``trials`` and ``seed``; such a target is another one than that without, so
+    that timings never mix. Records are texts in the toolchain's own format, kept by workload. A workload is a part of a
     kernel that is tuned, such as one loop nest. Its name is the same for equal workloads in every model. A kernel whose
-    model has the property ``TUNED``
-    is compiled with the records in it.
+    model has the property ``TUNED`` is compiled with the records in it.
     """
 
     def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:

@@ -68,9 +68,8 @@ class AlterOpLayout(FunctionPass):
     Constants are permuted here and now. Other Transposes of the model, and model-local functions, are not touched.
 
     Args:
-        request: Returns the layout that a node should have. None takes the request that the toolchain of the current target
-            registered,
-            with ``register_layout_request`` or as an entry point; without any, nothing is altered.
+        request: Returns the layout that a node should have. None takes the request that the toolchain of the current
+            target registered, with ``register_layout_request`` or as an entry point; without any, nothing is altered.
     """
 
     def __init__(self, request: LayoutRequest | None = None) -> None:

@@ -3,9 +3,8 @@
 Two processes. The **warden** runs none of a toolchain's code, so nothing can stop it: it kills the remaining processes
 if the tuner ends or closes the lifeline, if the server ends, or if all of them exceed their memory limit. Then it ends
 with the server's exit status. It pauses processes that do not sleep between jobs, so that no other toolchain is timed
-beside them. The
-**server**, its child, does the jobs. A thread of the server could not do the warden's work: a compiler may hold the
-interpreter's lock for minutes.
+beside them. The **server**, its child, does the jobs. A thread of the server could not do the warden's work: a compiler
+may hold the interpreter's lock for minutes.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 The parent's side. Jobs and results are JSON frames on two pipes of their own; tensors travel as files. A warden (see
 ``_worker_main``) kills the worker and everything that it started when this side closes a third pipe, the lifeline. The
 system also closes it if this process is killed. A worker whose threads do not rest after a job is paused until the next
-one. Whatever the
-worker prints is drained, and only the tail is kept.
+one. Whatever the worker prints is drained, and only the tail is kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Precisions beside f32, by name. This module is separate from the code that makes such kernels, since running them does not need that code."""
+"""Precisions beside f32, by name.
+
+Running such kernels needs this module, but not the code that makes them.
+"""
 
 from __future__ import annotations
 

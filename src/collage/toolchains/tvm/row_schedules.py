@@ -1,9 +1,8 @@
 """Schedules for TVM's loops on CPUs over rows: threads share the rows, and vector instructions sum along a row.
 
 For functions that reduce contiguous elements, and may then use the results on them: softmax, normalisations over the
-last axes
-and over groups of channels, sums and maxima along rows. TVM's own rule computes such a row at a time as well, but adds it up
-one element after the other, and with groups of channels all of a group once for each of its channels.
+last axes and over groups of channels, sums and maxima along rows. TVM's own rule computes such a row at a time as well,
+but adds it up one element after the other, and with groups of channels all of a group once for each of its channels.
 """
 
 from __future__ import annotations
