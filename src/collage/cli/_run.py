@@ -86,7 +86,7 @@ def _loaded(
 
 
 def check_names(names: Iterable[str], inputs: Sequence[Port] | None) -> None:
-    """Refuse names other than those of inputs; nothing if these are not known.
+    """Refuse names that are not inputs; accept all if the inputs are not known.
 
     Raises:
         InputError: A name that is none of them.

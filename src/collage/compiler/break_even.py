@@ -13,7 +13,7 @@ from dataclasses import dataclass
 __all__ = ["Priced", "Rest", "cheapest_rests"]
 
 _MOST_STEPS = 300_000
-"""Steps between covered sets after which the question is left open."""
+"""Steps between covered sets after which the result is left unknown."""
 
 
 @dataclass(frozen=True, slots=True)

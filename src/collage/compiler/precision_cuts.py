@@ -26,7 +26,7 @@ _PAIRS = 2
 _TRIALS = 3
 _UNKNOWN = 0.5
 _NEAR = 0.03
-"""Cuts whose shares differ by less are as good as each other, and the one that fewest bytes cross is taken."""
+"""Cuts whose shares differ by less count as equal. Among them, the one that the fewest bytes cross is taken."""
 _RULE = "accuracy"
 
 

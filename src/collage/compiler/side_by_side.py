@@ -128,7 +128,7 @@ class _Splitter:
         return stages_of(self.problem.graph.consumer_bits, seconds, cores, _LEAST_GAIN * sum(seconds))
 
     def _alike(self, seconds: Sequence[float]) -> list[float]:
-        """Return the seconds of operators, with one time for all that are alike: a profile is one look at each."""
+        """Return the seconds of operators. Equal operators get one common time, since a profile measures each only once."""
         graph, signature = self.problem.graph, self.problem.kernels.signature
         kinds = [signature(SubGraph(graph, IndexSet(1 << node))) for node in range(len(graph))]
         times: dict[object, list[float]] = {}

@@ -263,7 +263,7 @@ def name_everything(model: ir.Model) -> None:
 
 
 class _Names:
-    """A supply of names, each given out once."""
+    """A supply of unique names."""
 
     def __init__(self, taken: Iterator[str | None] | tuple[()]) -> None:
         self._taken = {name for name in taken if name}

@@ -53,7 +53,7 @@ def evaluate(dim: str, value_of: _Values) -> int | None:
 
 
 def length_of_symbol(dim: str, length: int) -> tuple[str, int] | None:
-    """Return the symbol of a linear expression and its length where the expression has this one; None if there is none."""
+    """Return the symbol of a linear expression, and its length at which the expression is ``length``; None if there is none."""
     names = symbols_of(dim)
     if len(names) != 1 or (parsed := _parsed(dim)) is None:
         return None

@@ -40,7 +40,7 @@ _logger = logging.getLogger(__name__)
 
 
 def raise_opset(model: ir.Model) -> None:
-    """Raise a model of an older operator set to ``MIN_OPSET``, in place, if each of its operators has an equal there.
+    """Raise a model of an older operator set to ``MIN_OPSET``, in place, if each of its operators has an equivalent there.
 
     A model that cannot be raised is left as it is, or at set 7 if it is older: some toolchain may still read it.
 

@@ -25,7 +25,7 @@ class Builder:
         label: The label of the rule.
         nodes: The new nodes, in order.
         constants: The new initializers.
-        plain: Constants that come from numbers without an element type, with the number and the wish for a name.
+        plain: Constants made of numbers without an element type, each with its number and the requested name.
     """
 
     def __init__(self, label: str, fresh: Callable[[str], str]) -> None:

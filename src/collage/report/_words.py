@@ -159,7 +159,7 @@ def _shows_side(value: float, digits: int) -> bool:
 
 
 def milliseconds(us: float | None) -> str:
-    """Return µs as ms, and nothing for None."""
+    """Return µs as text in ms, and an empty text for None."""
     return "" if us is None else f"{us / 1e3:.3f}"
 
 

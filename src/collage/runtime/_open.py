@@ -45,7 +45,7 @@ class Opened:
             remove_scratch(self.own)
 
     def fill(self, write: Callable[[Path], Path | None]) -> None:
-        """Go on in a new scratch folder that a function fills. It may return another artefact to open in place of the folder."""
+        """Continue in a new scratch folder that a function fills. It may return another artefact to open instead."""
         new = make_scratch()
         try:
             found = write(new)

@@ -68,7 +68,7 @@ def run_or_fall_back(
         problem: See ``SearchStrategy.run``.
         costs: The same.
         limits: The same.
-        thinking_s: Seconds that a strategy of others may take by itself; None for the default.
+        thinking_s: Seconds that a third-party strategy may take without measuring; None for the default.
     """
     if _is_own(strategy):
         return run_strategy(strategy, problem, costs, limits)

@@ -156,7 +156,7 @@ class LazySearch(Generic[C]):
         self.ranks[index] = int(cost.unknown_rank) + self.problem.priorities[index] if cost.is_unknown else 0
 
     def run(self, proof_bound_of: Callable[[C], float] | None) -> SearchResult[C]:
-        """Search and measure in turns until the best path is measured through, or something ends it."""
+        """Search and measure in turns until the best path is completely measured, or a limit is reached."""
         if self.options.bounds_are_proofs:
             proof_bound_of = self.bound_of
         for charge in (0.0,) if self.options.bounds_are_proofs else self.options.charges:

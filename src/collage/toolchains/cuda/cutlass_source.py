@@ -19,7 +19,7 @@ from collage._errors import CompileError
 __all__ = ["ACTIVATIONS", "Build", "find_headers", "find_nvcc", "tilings"]
 
 ACTIVATIONS = {"": "Identity", "relu": "ReLu", "gelu": "GELU"}
-"""Epilogues that CUTLASS computes as exactly as f32 goes; its GELU with tanh uses an approximate one."""
+"""Epilogues that CUTLASS computes with the accuracy of f32. Its GELU with tanh uses an approximate tanh, so it is left out."""
 
 _SIMT = (
     ("128,128,8", "32,64,8", 4),

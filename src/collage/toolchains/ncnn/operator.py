@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Lowering", "Operator", "shape_in_ncnn", "shape_of"]
 
 _MOST_HELD = 1 << 20
-"""Elements of a constant that may stand where ncnn copies it in each run."""
+"""Largest constant, in elements, that may be used where ncnn copies it in each run."""
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:

@@ -98,7 +98,7 @@ def _is_large(w: Any) -> bool:
 
 
 def _packed(w: Any, b: Any, how: tuple[Any, ...], shape: list[int], has_relu: bool) -> Callable[[Any], Any]:
-    """A convolution whose weights are packed now: not before it is known to be part of a chain."""
+    """A convolution with packed weights. They are packed only when it is known to be part of a chain."""
     packed = torch._C._nn.mkldnn_reorder_conv3d_weight(w.contiguous().to_mkldnn(), *how, shape)
 
     def convolve(x: Any) -> Any:
