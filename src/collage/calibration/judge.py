@@ -213,5 +213,5 @@ def _arrays(store: ValueStore) -> Mapping[str, np.ndarray[Any, Any]]:
 
 
 def _paths() -> list[str]:
-    """Return where this process finds modules, and the folder that the user is in."""
+    """Return the search path of modules in this process, and the current folder."""
     return [*(path for path in sys.path if path), str(Path.cwd())]

@@ -1,6 +1,6 @@
 """Plans if the search places operators on devices: several ways to share the work, for the final comparison.
 
-The cheapest cover is that which takes least work; the one that ends first keeps more devices busy, and may well be another.
+The cheapest cover has the least work. The cover that ends first keeps more devices busy, and may be another one.
 Kernels of different devices slow each other when they run at once (a memory shared, a clock turned down). That is not
 predicted.
 So both are compared end to end, and the cheapest cover of each device alone as well.

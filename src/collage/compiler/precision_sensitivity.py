@@ -79,7 +79,7 @@ def add_variants(
 ) -> tuple[Target, ...]:
     """Return variants of the 8-bit targets that leave sensitive nodes in float32, if they may pay.
 
-    They are if a target is fast in 8 bits and too far off, or so far off that it was not timed.
+    They may pay if an 8-bit target is fast and exceeds the budget, or was not timed because its error is so large.
     """
     hopeful = [target for target in _quantising(problem.menu) if _is_hopeful(precision, problem, baselines, target)]
     if precision.ranges is None or not hopeful:

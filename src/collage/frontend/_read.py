@@ -1,8 +1,8 @@
 """The one place through which every model enters.
 
 A model file is untrusted. In this order, each step protecting the next: the file's kind and size, protobuf, budgets,
-external data, structure, canonical form, and the ONNX checker on the resulting model. ``docs/security.md``
-says what that defends against.
+external data, structure, canonical form, and the ONNX checker on the resulting model. ``docs/security.md`` lists the
+attacks that this stops.
 """
 
 from __future__ import annotations

@@ -73,10 +73,10 @@ class IOBinding:
         self._want(name, array_of(ortvalue))
 
     def synchronize_inputs(self) -> None:
-        """Do nothing: memory of the CPU is never behind."""
+        """Do nothing: inputs on the CPU need no synchronisation."""
 
     def synchronize_outputs(self) -> None:
-        """Do nothing: memory of the CPU is never behind."""
+        """Do nothing: outputs on the CPU need no synchronisation."""
 
     def get_outputs(self) -> list[Any]:
         """Return the outputs of the last run as ``OrtValue``s that share their memory, in the order of binding."""

@@ -401,7 +401,7 @@ def _dynamic(fake: Any) -> Any:
 
 
 def _varies(length: Any) -> bool:
-    """Return if a length is symbolic, and Dynamo did not find out later that it is fixed."""
+    """Return True if a length is symbolic, and Dynamo did not fix it later."""
     return isinstance(length, torch.SymInt) and bool(length.node.expr.free_symbols)
 
 

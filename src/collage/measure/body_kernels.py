@@ -224,7 +224,7 @@ class PlacedKernel:
     name: str
 
     def spec(self, nodes: Mapping[str, ir.Node], model: ir.Model) -> KernelSpec:
-        """Return what becomes a function of a copy of the model, whose nodes are found by name."""
+        """Return the partition of a copy of the model, whose nodes are found by name."""
         graph = DataflowGraph(list(bodies(nodes[self.holder]))[self.number], model=model)
         mapping = {i: graph.index_of(nodes[str(self.sub_graph.graph.node(i).name)]) for i in self.sub_graph}
         attributes = kernel_attributes(self.kernel.target, self.name) | {"rule": self.kernel.rule}

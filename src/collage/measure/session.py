@@ -201,7 +201,7 @@ class MeasureSession:
         return self._recall(self.key(job))
 
     def build(self, kernel: ir.Model, target: Target) -> Compiled:
-        """Compile a kernel that is going to be run; compiled before in this session, it is not compiled again.
+        """Compile a kernel that will be run, unless this session has compiled it before.
 
         Raises:
             ToolchainError: It could not be built.

@@ -35,7 +35,7 @@ class Limits:
     Attributes:
         start_s: Seconds for a worker to come up, and once more to import the packages of its toolchain.
         compile_s: Seconds for one build.
-        try_s: Seconds for the build of a single operator, to see whether it is taken at all.
+        try_s: Seconds for the build of a single operator, to see if the toolchain takes it.
         run_s: Seconds for one measurement.
         memory_bytes: Memory limit of a worker and all that it starts, and the address space of each of them where
             that can be limited; None is four fifths of the memory of the container or machine.

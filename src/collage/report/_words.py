@@ -147,7 +147,7 @@ def table_rows(report: ReportValues) -> Iterator[Sequence[str]]:
 
 
 def ratio_text(ratio: Ratio) -> str:
-    """Return a ratio with its interval, to as many digits as it takes to see on which side of 1 its ends are."""
+    """Return a ratio with its interval, with enough digits to show on which side of 1 its ends are."""
     figures = (ratio.value, ratio.low, ratio.high)
     digits = next((n for n in range(3, _MOST_DIGITS) if all(_shows_side(each, n) for each in figures)), _MOST_DIGITS)
     value, low, high = (f"{each:.{digits}f}" for each in figures)

@@ -82,7 +82,7 @@ def make_scratch() -> Path:
 
 
 def remove_scratch(folder: Path) -> None:
-    """Remove a folder that ``make_scratch`` made; a fork of its maker leaves it to that."""
+    """Remove a folder that ``make_scratch`` made. In a fork do nothing: the process that made the folder removes it."""
     hold = _held.pop(folder, None)
     if hold is None:
         return

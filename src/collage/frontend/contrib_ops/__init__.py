@@ -1,7 +1,7 @@
 """ONNX Runtime's contributed operators, as far as its optimisers and builders make them, written in ONNX's own.
 
-A model that ONNX Runtime optimised and saved can be read by ONNX Runtime alone, and in part by OpenVINO. ONNX infers no shape
-behind such an operator. Here each is a few lines of standard operators of opset 17, which has LayerNormalization.
+A model that ONNX Runtime optimised and saved can be read by ONNX Runtime alone, and in part by OpenVINO. ONNX infers no
+shapes after such an operator. Here each is a few lines of standard operators of opset 17, which has LayerNormalization.
 """
 
 from __future__ import annotations

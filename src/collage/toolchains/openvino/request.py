@@ -60,7 +60,7 @@ THREADS = PluginThreads()
 class _Request:
     """One inference request, called below its Python checks, with inputs shared.
 
-    Setting an input costs more than a small kernel takes, so an array that was set before is not set again.
+    Setting an input takes longer than a small kernel, so an array that was set before is not set again.
     """
 
     def __init__(self, model: Any, compiled: Compiled, threads: PluginThreads | None) -> None:

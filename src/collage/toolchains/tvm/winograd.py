@@ -202,7 +202,7 @@ def _read(function: Any) -> _Nest:
     """Read the blocks of a function.
 
     Raises:
-        _Unlike: They are others than a convolution's.
+        _Unlike: They are not the blocks of a convolution.
     """
     data, weight, *_, output = function.params
     blocks = list(_blocks_of(function.body))
