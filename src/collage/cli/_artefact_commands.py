@@ -47,7 +47,7 @@ COMPARE_HELP = """Race two artefacts of one model, in turns, and show what chang
       collage compare old.collage new.collage model.onnx --fail-below 0.98 --json
     """
 
-EXPLAIN_HELP = """Explain an artefact: what runs it, what lost and by how much, and what was not tried.
+EXPLAIN_HELP = """Explain an artefact: its kernels, the candidates that lost and by how much, and those that were not tried.
 
     Examples:
 

@@ -77,7 +77,7 @@ def build(
     Raises:
         UsageError: The model has no kernels, one is for an unknown target, or the plan does not fit.
         NothingCanRun: A kernel cannot be built, or the executable does not run.
-        WrongAnswer: The executable computes something else than the model without its partitioning.
+        WrongAnswer: The outputs of the executable differ from those of the model without its partitioning.
     """
     options = options or CompileOptions()
     if plan is not None:

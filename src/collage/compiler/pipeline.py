@@ -138,7 +138,8 @@ def compile(
     Raises:
         UsageError: A path that does not exist, an unknown target, an option that makes no sense, inputs that do not fit.
         ModelError: The source is not a valid model, not a safe one, or cannot be run.
-        NothingCanRun: No target and no fallback can run an operator, or no target runs any operator.
+        NothingCanRun: No target and no fallback can run an operator, or no target runs any operator. Its subclass
+            ``LimitNotMet`` is raised if no plan keeps the limits.
         WrongAnswer: Every way of running the model gives wrong outputs.
     """
     options = options or CompileOptions()
