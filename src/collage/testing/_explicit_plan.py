@@ -42,6 +42,12 @@ def executable_of(
 
     Returns:
         An executable that owns its workspace. Nothing is measured, and nothing is compared with a reference.
+
+    Raises:
+        ModelError: The model is not valid, or not safe.
+        TargetError: A target is unknown, or cannot be used.
+        PassError: A node is in two parts, or parts feed each other in a circle.
+        ToolchainError: A kernel cannot be compiled.
     """
     available = toolchains or registry()
     workspace = make_scratch()
