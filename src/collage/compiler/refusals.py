@@ -261,7 +261,7 @@ def _reasons(found: TargetBaseline, survey: Survey, session: MeasureSession) -> 
 
 
 def told_once(reasons: Mapping[str, Sequence[str]]) -> str:
-    """Return reasons by name as one text that says each of them once, after all names that it is the reason of."""
+    """Return reasons by name as one text that states each reason once, after the names that share it."""
     names: dict[str, list[str]] = {}
     for name, told in reasons.items():
         for reason in dict.fromkeys(told):

@@ -153,7 +153,7 @@ def _token_place() -> str | None:
 
 
 def _token_hint(address: str, error: Exception) -> str:
-    """Return advice about the token for a message. Ray says only that it cannot connect if a cluster refuses it."""
+    """Return advice about the token for a message. If a cluster refuses it, Ray only reports that it cannot connect."""
     if address == LOCAL or type(error) is not ConnectionError:
         return ""
     place = _token_place()

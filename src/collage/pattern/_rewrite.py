@@ -329,7 +329,7 @@ def _names_of(nodes: Iterable[ir.Node]) -> tuple[str, ...]:
 
 
 def _replacement(rule: RewriteRule, match: _match.Match, builder: Builder) -> dict[ir.Value, ir.Value]:
-    """Return the replacements that the callback wants, an empty mapping if it makes no change.
+    """Return the replacements that the callback returns, an empty mapping if it makes no change.
 
     Raises:
         PatternError: The callback failed, or returned something other than a replacement.

@@ -84,7 +84,7 @@ def compile_bodies(
         constants |= _constants(graph.outputs)
         told.append(_body(graph, flow, set(constants)))
     if sum(len(constant.data) for constant in constants.values()) > _MOST_CONSTANT_BYTES:
-        raise CompileError(f"{kernel.graph.name}: the constants that are handed on are larger than 16 MiB")
+        raise CompileError(f"{kernel.graph.name}: the constants that bodies return are larger than 16 MiB")
     file = f"{kernel.graph.name}.{BODIES}.json"
     Program(node.op_type, _names(node.inputs), _names(node.outputs), tuple(told), constants, _scanned(node)).save(
         workspace / file
@@ -148,7 +148,7 @@ def _constants(values: Sequence[ir.Value | None]) -> dict[str, Constant]:
         if value is not None and tensor is not None:
             array = tensor.numpy()
             if array.dtype.kind not in _PLAIN_KINDS:
-                raise CompileError(f"the constant {value.name!r}, which is handed on, is of type {array.dtype}")
+                raise CompileError(f"a body returns the constant {value.name!r} of type {array.dtype}, which is not numeric")
             found[str(value.name)] = Constant.of(array)
     return found
 

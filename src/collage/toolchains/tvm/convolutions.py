@@ -135,7 +135,7 @@ def with_whole_vectors(weight: Any, bias: Any) -> tuple[Any, Any] | None:
 
 
 def has_columns_for_vectors(weight: Any, windows: Windows) -> bool:
-    """Return True if maps for each column of a window of two dimensions are worth the adding up."""
+    """Return True if separate maps for each column of a 2-D window pay, although they must be added up."""
     maps, channels, rows, columns = (int(n) for n in weight.ty.shape.values)
     if windows.groups > 1 or windows.strides[1] > 1:
         return False
