@@ -133,7 +133,7 @@ class Database:
             patience_s: Seconds to wait until no other process has it.
 
         Returns:
-            A context that tells whether the right was obtained.
+            A context that yields True if the right was obtained.
         """
         return claim(self._engine, key.digest, patience_s)
 

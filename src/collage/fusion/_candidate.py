@@ -126,8 +126,8 @@ def collect_candidates(
 ) -> CandidateKernelIndex:
     """Phase 2: every candidate of every spec, indexed.
 
-    Sub-graphs of which no kernel can be made are left out, whatever the rules say; so are those whose target does
-    not refine what was planned for one of their nodes.
+    Sub-graphs that cannot become a kernel are left out, even if a rule proposes them. A sub-graph is also left out if
+    its target does not refine the planned target of a node in it.
 
     Args:
         graph: The dataflow graph.

@@ -31,7 +31,7 @@ __all__ = ["Peak", "Roofline", "measure_peak"]
 ShapeOf = Callable[[ir.Value], Sequence[int] | None]
 
 _WINOGRAD = (6 * 3 / (6 + 3 - 1)) ** 2
-"""Multiplications saved by F(6x6, 3x3), the largest that anybody uses in floating point."""
+"""Multiplications saved by F(6x6, 3x3), the largest tile in use for floating point."""
 _REDUCED = 16.0
 """The largest speed-up of a coarser type over f32: tile units do sixteen 8-bit products in the time of one in f32."""
 _ABOVE_GEMM = 1.5

@@ -47,7 +47,7 @@ def capture_unstable(model: ir.Model, measure_session: MeasureSession, values: V
 def with_rounding_errors(model: ir.Model) -> ir.Model:
     """Multiply operands that may cancel by random numbers close to 1, in the main graph of a model, in place.
 
-    Errors of other operators are not larger than those of their operands, by more than kernels may err.
+    Other operators enlarge the errors of their operands by no more than the tolerance of kernels.
 
     Returns:
         The model, whose values keep their names.

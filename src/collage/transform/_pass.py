@@ -172,8 +172,8 @@ def get_pass(name: str) -> Pass:
     """Make the pass that was registered under a name.
 
     Raises:
-        ConfigError: There is none; near names are suggested. Or its package cannot be imported. Or it has another
-            name, so that switching off the one that it was registered under would switch off nothing.
+        ConfigError: There is none; near names are suggested. Or its package cannot be imported. Or it has another name
+            than the registered one, so that disabling the registered name would have no effect.
     """
     return make_pass(name, {})
 

@@ -43,7 +43,7 @@ def kernel_name(kernel: ir.Model) -> str:
     """The kernel's graph name, with which every file that belongs to it begins.
 
     Raises:
-        CompileError: It is empty, or would lead out of the workspace.
+        CompileError: The name is empty, or would lead out of the workspace.
     """
     name = kernel.graph.name
     if not name or name != Path(name).name or name in (".", "..") or "\0" in name:
