@@ -29,8 +29,8 @@ from collage.frontend import (
 )
 from collage.inspection import describe_environment
 from collage.measure.comparison import Comparison, ComparisonPlan, compare_end_to_end
-from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.estimator import model_tolerance
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.reference_run import capture_made_up
 from collage.measure.session import MeasureSession
 from collage.runtime import Recipe, verify

@@ -19,8 +19,8 @@ from collage.cost.outcome import Status, failed
 from collage.cost.statistics import median_interval
 from collage.frontend import Lengths
 from collage.inspection import describe_environment
-from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.estimator import model_tolerance
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.system.machine import this_machine, thread_count
 from collage.system.scratch import scratch
 from collage.target import TargetLike

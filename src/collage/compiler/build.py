@@ -29,8 +29,8 @@ from collage.graph import (
     partition,
 )
 from collage.measure.comparison import why_wrong
-from collage.measure.finalist import Finalist
 from collage.measure.estimator import model_tolerance
+from collage.measure.finalist import Finalist
 from collage.measure.guessed_lengths import capture_at_some_lengths
 from collage.measure.kernel_factory import kernel_attributes
 from collage.measure.session import MeasureSession

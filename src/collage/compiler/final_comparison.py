@@ -16,8 +16,8 @@ from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
 from collage.measure.comparison import ComparisonPlan, compare_end_to_end, why_wrong
-from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.figures import executable_arguments
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.session import MeasureSession
 from collage.runtime import Recipe
 

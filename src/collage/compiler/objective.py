@@ -35,7 +35,6 @@ from collage.cost.objective import QUANTITIES, Figures, Limit, amount
 from collage.cost.outcome import Status, failed
 from collage.cost.statistics import summarise
 from collage.measure.comparison import compare_end_to_end, why_wrong
-from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.figures import (
     CONCURRENT,
     ORIGINAL_AT_ONCE,
@@ -45,6 +44,7 @@ from collage.measure.figures import (
     measure_original,
     serving,
 )
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.session import MeasureSession
 from collage.options import CompileOptions
 from collage.runtime import Executable, Recipe

@@ -68,7 +68,9 @@ def side_by_side(
     expected_s = predicted_s(problem, costs, plan)
     if expected_s is None:
         return []
-    costs.say(f"{plan.name}: predicted {expected_s * 1e3:.3f} ms, and {best_s * 1e3:.3f} ms without branches side by side")
+    costs.say(
+        f"{plan.name}: predicted {expected_s * 1e3:.3f} ms, and {best_s * 1e3:.3f} ms without branches side by side"
+    )
     return [plan] if expected_s <= (1.0 - _MARGIN) * best_s else []
 
 

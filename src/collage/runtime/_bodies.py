@@ -148,7 +148,9 @@ def _constants(values: Sequence[ir.Value | None]) -> dict[str, Constant]:
         if value is not None and tensor is not None:
             array = tensor.numpy()
             if array.dtype.kind not in _PLAIN_KINDS:
-                raise CompileError(f"a body returns the constant {value.name!r} of type {array.dtype}, which is not numeric")
+                raise CompileError(
+                    f"a body returns the constant {value.name!r} of type {array.dtype}, which is not numeric"
+                )
             found[str(value.name)] = Constant.of(array)
     return found
 

@@ -116,7 +116,9 @@ def computes_beyond(node: ir.Node, limit: int) -> str | None:
         name = rounded.name
         return f"openvino's CPU plugin computes {node.op_type} of integers in float32 ({name!r} may be large)"
     if (least := _least(node)) is not None and known.of(least).low <= -_INT32:
-        return f"openvino's CPU plugin computes {node.op_type} wrongly if {least.name!r} is the least integer of 32 bits"
+        return (
+            f"openvino's CPU plugin computes {node.op_type} wrongly if {least.name!r} is the least integer of 32 bits"
+        )
     return None
 
 

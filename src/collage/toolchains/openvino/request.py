@@ -81,9 +81,7 @@ class _Request:
         types = [value.get_element_type().to_dtype().name for value in model.inputs]
         indices = frozenset(compiled.metadata.get("indices", ()))
         self._checked = [
-            i
-            for i, port in enumerate(self._ports)
-            if port is not None and types[port] in AS_INT32 and i not in indices
+            i for i, port in enumerate(self._ports) if port is not None and types[port] in AS_INT32 and i not in indices
         ]
         self._limit = int(compiled.metadata.get("limit", LIMITS[0]))
         if self._limit < LIMITS[0]:

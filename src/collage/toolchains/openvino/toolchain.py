@@ -279,7 +279,9 @@ def _refuse_changed(model: Any, graph: ir.Graph) -> None:
         if expected.numpy() != got.to_dtype():
             raise Unsupported(f"openvino converts {value.name!r} from {expected.short_name()} to {got.get_type_name()}")
         if value.shape is not None and not _agree(value.shape, port.partial_shape):
-            raise Unsupported(f"openvino changes the shape of {value.name!r} from {value.shape} to {port.partial_shape}")
+            raise Unsupported(
+                f"openvino changes the shape of {value.name!r} from {value.shape} to {port.partial_shape}"
+            )
 
 
 def _agree(shape: ir.Shape, got: Any) -> bool:
