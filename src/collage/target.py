@@ -94,6 +94,9 @@ class Target:
             occurs computes shapes there, unless it names a host itself.
         fusion_spec: A fusion rule to use instead of the one derived from the target. It says which kernels there are, not
             how they are compiled, so it is not part of the printed form. Targets with different rules are different.
+
+    Raises:
+        TargetError: The kind is unknown, or it has both a compiler and a library.
     """
 
     kind: str

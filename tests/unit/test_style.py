@@ -90,7 +90,7 @@ def test_docstrings_and_messages_keep_the_rules_that_a_program_can_check() -> No
         ('"""Whatever comes."""', []),
         ('def f():\n    """Whether it is."""', [1]),
         ('async def f():\n    """Those that stay."""', [1]),
-        ('class A:\n    """A thing.\n\n    Attributes:\n        target: Who runs it.\n    """', [2]),
+        ('class A:\n    """A thing.\n\n    Attributes:\n        target: Who runs it.\n    """', [1, 2]),
         ('class A:\n    """A thing.\n\n    Attributes:\n        target: The target.\n    """', []),
         ('def f():\n    """Return it.\n\n    Args:\n        x: What.\n        **y: Where.\n    """', [1, 1]),
         ('def f():\n    """Return it.\n\n    Returns:\n        How many.\n    """', [1]),

@@ -100,6 +100,8 @@ def list_(root: Root = None, json: Json = False) -> None:
         ]
         print_json({"schema": _SCHEMA, "artefacts": told})
         return
+    if not rows:
+        _print("the store holds no artefacts; `collage store put` stores one")
     for row in rows:
         _print(f"{row.name:<30} {row.digest[:12]} {row.size_bytes / 1e6:>10.1f} MB  {age(row.made_at_s)}")
 

@@ -100,7 +100,9 @@ def read_model(
             data, place = _read_file(path, budgets)
             return _from_proto(_parse(data, budgets), place, budgets, convert_opset)
         except ModelError as error:
-            raise ModelError(f"{path}: {_torch_file_reason(path) or str(error)[:_LONGEST_REASON]}") from None
+            reason = _torch_file_reason(path) or str(error)[:_LONGEST_REASON]
+            joint = " " if reason.startswith(("is ", "has ", "cannot ")) else ": "
+            raise ModelError(f"{path}{joint}{reason}") from None
     model = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
     if isinstance(model, ir.Model):
         return _from_ir(model, budgets, convert_opset)

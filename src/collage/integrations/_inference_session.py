@@ -222,6 +222,16 @@ class InferenceSession:
         """Run the model in another thread, which then calls ``callback(results, user_data, error)``.
 
         The error is an empty text if there was none. Otherwise the results are empty.
+
+        Args:
+            output_names: As for ``run``.
+            input_feed: As for ``run``.
+            callback: Called with the results, ``user_data`` and the error.
+            user_data: Any object, for the callback.
+            run_options: As for ``run``.
+
+        Raises:
+            InputError: An output is unknown.
         """
         check_run_options(run_options)
         wanted = self._wanted(output_names)
@@ -240,7 +250,11 @@ class InferenceSession:
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
-        """Run the model on ``OrtValue``s, and return such, which share memory with the arrays behind them."""
+        """Run the model on ``OrtValue``s, and return ``OrtValue``s that share memory with the output arrays.
+
+        Raises:
+            InputError: A name, type or shape does not fit.
+        """
         check_run_options(run_options)
         wanted = self._wanted(output_names)
         outputs = self._outputs_of(input_dict_ort_values)
@@ -282,7 +296,11 @@ class InferenceSession:
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
     ) -> Any:
-        """Return an ``OrtValue`` on the CPU."""
+        """Return an ``OrtValue`` on the CPU.
+
+        Raises:
+            InputError: The device is not the CPU.
+        """
         import onnxruntime
 
         if device_type.lower() != "cpu":

@@ -44,7 +44,11 @@ class PatternLike:
         raise NotImplementedError
 
     def __call__(self, *operands: Any) -> Pattern:
-        """Only operators take operands."""
+        """Give an operator its operands.
+
+        Raises:
+            PatternError: The pattern is not an operator.
+        """
         raise PatternError(f"{self!r} takes no operands; is_op('Conv')(...) and any_op()(...) do")
 
     __array_ufunc__ = None  # NumPy's numbers and arrays leave arithmetic with patterns to the patterns
@@ -146,7 +150,11 @@ class PatternLike:
         return self
 
     def add_graph_constraint(self, constraint: _constraints.NonLeafExternUse) -> PatternLike:
-        """Add a constraint on the whole pattern that this pattern is a part of."""
+        """Add a constraint on the whole pattern that this pattern is a part of.
+
+        Raises:
+            PatternError: It is not a graph constraint.
+        """
         if not isinstance(constraint, _constraints.NonLeafExternUse):
             raise PatternError(
                 f"{constraint!r} is not a graph constraint; there is _constraints.NonLeafExternUse(True or False)"
@@ -395,6 +403,9 @@ class Seq(PatternLike):
     """Patterns each used by the next. As an operand, or to match, it stands for its last element.
 
     ``a ^ b`` and ``a > b`` give one; ``Seq(a, b, c)`` relates elements that are not related yet.
+
+    Raises:
+        PatternError: There are no parts.
     """
 
     _constraint: type[_constraints.UsedBy] = _constraints.UsedBy
@@ -470,7 +481,18 @@ def flatten(things: Iterable[Any]) -> list[PatternLike]:
 
 
 def attr_eq(*patterns: PatternLike | Iterable[Any], names: Sequence[str] | None = None) -> tuple[PatternLike, ...]:
-    """The patterns' nodes have equal attributes; sequences are compared element by element. Returns the patterns."""
+    """Demand equal attributes of the patterns' nodes; sequences are compared element by element.
+
+    Args:
+        patterns: Patterns, or sequences of equal length.
+        names: Attributes to compare; None means all.
+
+    Returns:
+        The patterns.
+
+    Raises:
+        PatternError: The sequences have different lengths.
+    """
     compared = flatten(patterns)
     lengths = {len(pattern.elements) for pattern in compared}
     if len(lengths) > 1:
@@ -490,6 +512,9 @@ def where_all(patterns: Iterable[Any], test: Callable[..., bool], text: str) -> 
 
     Returns:
         The patterns.
+
+    Raises:
+        PatternError: There are fewer than two patterns, or the test is not a function.
     """
     related = flatten(patterns)
     if len(related) < 2 or not callable(test):

@@ -122,7 +122,16 @@ def explain(
 def closest(
     patterns: Mapping[str, PatternLike], where: GraphLike | ir.Model, *, fuzzy_ops: Iterable[str] = ()
 ) -> list[tuple[str, Explanation]]:
-    """Ranks named patterns by how nearly they match: fully matching ones first, then by the share of nodes found."""
+    """Rank named patterns by how nearly they match: fully matching ones first, then by the share of nodes found.
+
+    Args:
+        patterns: Patterns by name.
+        where: The graph or model in which they should match.
+        fuzzy_ops: As for ``match``.
+
+    Returns:
+        Names with the explanation of the furthest attempt.
+    """
     explained = [(name, explain(pattern, where, fuzzy_ops=fuzzy_ops)) for name, pattern in patterns.items()]
     return sorted(explained, key=lambda item: (-item[1].matched, -len(item[1].bound) / max(1, item[1].nodes), item[0]))
 

@@ -96,7 +96,7 @@ def _check_directory_size(file: BinaryIO, archive: Path) -> None:
     end = tail[-_END.size :]
     if len(end) < _END.size or not end.startswith(b"PK\5\6"):
         raise ArtefactError(
-            f"{archive} is not an artefact: neither a folder nor a zip, or one with something after its end"
+            f"{archive} is not an artefact: it is not a zip, or has data after its end; `collage compile` writes artefacts"
         )
     size = _END.unpack(end)[5]
     locator = tail[-_END.size - _END_64_LOCATOR.size : -_END.size]

@@ -44,15 +44,15 @@ def inspect_passes(
         print_after: The same, after them.
         verify: Check the model after each pass; see ``VerifyAfterEach``. Times contain the checks.
         context: The level, disabled passes and configuration; None is the current context.
-        show: Called with each line to print.
+        show: Called with the name of a pass, ``before`` or ``after``, and the text of the model.
 
     Returns:
         ``nodes``, ``operators``, ``diagnostics`` and ``passes`` of the result; values of JSON. Each pass has its ``name``,
-        ``depth`` in
-        sequences, ``nodes`` after it, ``change`` of the number of nodes per operator, ``time_us``, and why it was
+        ``depth`` in sequences, ``nodes`` after it, ``change`` of the number of nodes per operator, ``time_us``, and why it was
         ``skipped``, or None.
 
     Raises:
+        UsageError: No pass is named.
         ConfigError: A name is unknown.
         PassError: A pass failed, or broke the model.
     """

@@ -71,6 +71,7 @@ class Pass(ABC):
         Raises:
             PassError: It failed; the message names the pass and its place. Errors of Collage keep their class.
             ConfigError: A required pass is unknown, disabled, or part of a circle.
+            TypeError: It is not a model of ONNX IR.
         """
         if not isinstance(model, ir.Model):
             raise TypeError(f"pass {self.info.name!r} takes an onnx_ir.Model, not {type(model).__name__}")

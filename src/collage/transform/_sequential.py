@@ -67,6 +67,11 @@ class Repeat(Pass):
     If it still changes in the last round, the result is that of the last round, and a warning is logged that names
     the passes that changed it.
 
+    Args:
+        inner: The pass to repeat.
+        max_rounds: Largest number of rounds.
+        name: Name of the repetition; made from that of the inner pass by default.
+
     Attributes:
         rounds: Rounds of the last run that changed something; for one thread at a time, as all of these.
         converged: True if the last run ended because nothing changed.
