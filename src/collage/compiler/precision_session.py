@@ -171,7 +171,7 @@ def needs_ranges(menu: Sequence[Target]) -> bool:
 
 
 def with_limits(options: CompileOptions) -> CompileOptions:
-    """Return options whose accuracy budget is stated where a limit by another metric grants reduced precision.
+    """Return options with an accuracy budget, if only a limit by another metric permits reduced precision.
 
     Then outputs need only be recognisable, and the metric decides.
     """

@@ -208,7 +208,7 @@ def _unsettled(problem: Problem, session: MeasureSession) -> dict[str, float]:
 
 
 def _other_lengths(problem: Problem, session: MeasureSession) -> list[dict[str, list[int]]] | None:
-    """The inputs' shapes at which kernels were checked besides; empty if the model takes none, null if all is fixed."""
+    """The other shapes of inputs at which kernels were checked; empty if the model takes none, null if all is fixed."""
     inputs = problem.model.graph.inputs
     if all(value.shape is not None and value.shape.is_static() for value in inputs):
         return None

@@ -39,7 +39,7 @@ class Kept:
 
 
 def most_bytes(model: ModelFiles) -> int:
-    """Return the size that an artefact of a model may have: kernels pack weights of their own, and no more than a few times."""
+    """Return the largest size of an artefact of a model. Kernels hold packed copies of their weights, but only a few."""
     return _ROOM_BYTES + _TIMES * model.bytes
 
 

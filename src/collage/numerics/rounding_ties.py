@@ -2,8 +2,9 @@
 
 A tolerance says how far numbers may be from the reference. It does not cover decisions between them. If two scores are
 closer than the tolerance, ArgMax may return either, and later values follow from its choice.
-Decisions are taken by ArgMax, ArgMin, TopK, the comparisons and the operators that round, of the main graph, on
-numbers that were computed: between numbers that a kernel is given, or only moves, rounding decides nothing.
+Decisions are taken by ArgMax, ArgMin, TopK, the comparisons and the operators that round, in the main graph, on
+computed numbers. Inputs of a kernel are exact, so decisions between them, or between moved copies of them, do not
+depend on rounding.
 """
 
 from __future__ import annotations

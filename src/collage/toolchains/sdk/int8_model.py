@@ -236,7 +236,7 @@ class _Writer:
         node.replace_input_with(index, dequantize.outputs[0])
 
     def _take_output(self, old: ir.Value, new: ir.Value) -> None:
-        """Have a value take the place, and the name, of another among the graph's outputs."""
+        """Replace an output of the graph by another value, which takes over its name."""
         if old.is_graph_output():
             name = old.name
             old.name = self._names.fresh(f"{name}_inner")
