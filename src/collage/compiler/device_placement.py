@@ -49,7 +49,7 @@ from collage.transform import PassContext, parse_pipeline
 __all__ = ["DeviceCandidate", "DevicePlacement", "lay_out", "prepare_and_plan_devices"]
 
 _MERGING = "EliminateCommonSubexpr"
-"""The pass that makes one operator of equal ones, wherever they are to run."""
+"""The pass that merges equal operators, even if they are annotated for different devices."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 The key of a graph holds everything that its results depend on: its operators and their arguments, the types and layouts
 of its inputs, the values of the weights, the versions of PyTorch and of Collage, and the options. An entry is an artefact and a
-file of facts beside it. A graph that holds anything that cannot be told apart by its name is not kept.
+file of facts beside it. A graph is not kept if it holds an object that a name does not identify.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ class _Compiled:
         return is_new
 
     def _race(self, pure: PureGraph, variant: _Variant, lengths: tuple[int, ...], arguments: Sequence[Any]) -> None:
-        """Find out if PyTorch is faster at such lengths, and have it run them then."""
+        """Test if PyTorch is faster at such lengths. If it is, leave them to PyTorch."""
 
         def own() -> list[Any]:
             return [value.clone() if i in pure.written else value for i, value in enumerate(arguments)]

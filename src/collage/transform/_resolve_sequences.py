@@ -99,7 +99,7 @@ class _Resolver:
         return None
 
     def _replace(self, graph: ir.Graph, node: ir.Node) -> None:
-        """Make the tensor that a node takes from a sequence without that."""
+        """Make the tensor that a node takes from a sequence, without the sequence."""
         held = self._held.get(node.inputs[0]) if node.inputs[0] is not None else None
         made = None if held is None else _taken(node, held)
         if made is None or not self._may_add(made):
