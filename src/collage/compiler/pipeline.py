@@ -293,7 +293,7 @@ def _searched(
     costs.learn()
     costs.introduce(candidates)
     keys = len({problem.key_of(candidate.sub_graph, candidate.target) for candidate in candidates})
-    told.counts = lambda: (session.counters.measured, min(keys, costs.budget.kernels(keys)))
+    told.counts = lambda: (costs.budget.asked, min(keys, costs.budget.kernels(keys)))
     inner = body_candidates(survey, session, database, costs, find_plan)
     candidates = CandidateKernelIndex([*candidates, *known_autotuned(problem, costs, records, candidates), *inner])
 
