@@ -244,7 +244,10 @@ REFINING_FAULTS: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
     "overlaps": (lambda *_: [[candidate([0, 1]), candidate([1, 2])]], "proposed a plan that covers nodes twice"),
     "words": (lambda *_: ["abc"], "proposed a plan that holds a kernel that is not a candidate: a"),
     "times words": (lambda _costs, _seeds, timer: timer.time_of("abc"), "raised ValueError: a cover that holds"),
-    "measures": (lambda costs, *_: costs.measure(BEST), "raised ValueError: kernels cannot be measured alone in the second phase"),
+    "measures": (
+        lambda costs, *_: costs.measure(BEST),
+        "raised ValueError: kernels cannot be measured alone in the second phase",
+    ),
 }
 
 
