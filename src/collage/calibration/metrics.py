@@ -103,9 +103,8 @@ class Metric(Protocol):
         Args:
             drops: One for each sample.
             limit: Decides if there are too few samples.
-            count: Return the expected confidence interval of a mean or a share over ``count`` samples like these. 0 is
-                of these.
-                The bound of an error is that of these samples; fewer samples make it wider.
+            count: Number of similar samples for which the interval is expected; 0 means these samples. The bound of an
+                error is that of these samples; fewer samples make it wider.
         """
         ...
 

@@ -50,7 +50,7 @@ class CopyCost:
     s_per_byte: float = 0.0
 
     def seconds(self, nbytes: int) -> float:
-        """Bytes of the tensor that is copied."""
+        """Return the seconds of copying a tensor of ``nbytes`` bytes."""
         return self.latency_s + nbytes * self.s_per_byte
 
 

@@ -25,7 +25,7 @@ def aligned_bytes(size: int, offset: int = 0) -> Tensor:
     """New memory that begins at a cache line, or ``offset`` bytes after one.
 
     Returns:
-        A view of that many bytes; its ``base`` owns the memory.
+        A view of ``size`` bytes; its ``base`` owns the memory.
     """
     owner = np.empty(ALIGNMENT_BYTES + offset + size, np.uint8)
     start = -owner.ctypes.data % ALIGNMENT_BYTES + offset

@@ -43,7 +43,7 @@ _MOST_TILES = {True: 216, False: 56}
 _TRANSFORM_CYCLES = 450 / 36
 """Cycles to transform a tile to and fro, for a vector of channels and of maps, by element of the tile."""
 _GAIN = 1.0
-"""Largest expected share of the best time of plain loops."""
+"""Winograd's algorithm is used if its expected time is below this share of the best time of plain loops."""
 
 
 @dataclass(frozen=True, slots=True)
