@@ -92,8 +92,7 @@ class Port:
 
 
 Bound = tuple[list[Any], Restore | None, bool]
-"""Row-major tensors in the model's order; what outputs become where an input was a tensor of PyTorch, else None; whether a
-length that the model leaves open is 0, and kernels were not checked there. No named
+"""Row-major tensors in the model's order; the conversion of outputs if an input was a tensor of PyTorch, else None; True if an open length is 0 and kernels were not checked at 0. No named
 tuple: to make one takes as long as to check an input."""
 
 

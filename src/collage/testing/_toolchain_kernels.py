@@ -228,7 +228,7 @@ DYNAMIC = (
         [[_numbers(size, 8)] for size in (3, 0, 7)],
     ),
 )
-"""Kernels with symbolic dimensions, and several inputs for each; of no elements they are right or refuse."""
+"""Kernels with symbolic dimensions, and several inputs for each; on empty inputs a kernel is right or refuses."""
 
 SYMBOLIC = frozenset(case.name for case, _ in DYNAMIC)
 """Names of the kernels that a toolchain for fixed shapes refuses."""
