@@ -92,8 +92,12 @@ class Port:
 
 
 Bound = tuple[list[Any], Restore | None, bool]
-"""Row-major tensors in the model's order; the conversion of outputs if an input was a tensor of PyTorch, else None; True if an open length is 0 and kernels were not checked at 0. No named
-tuple: to make one takes as long as to check an input."""
+"""A bound call: row-major tensors in the model's order, the conversion of outputs, and True for unchecked empty inputs.
+
+Outputs are converted if an input was a tensor of PyTorch; else the conversion is None. Inputs are unchecked and empty if
+an open length is 0 and kernels were not checked at 0. It is not a named tuple, since making one takes as long as
+checking an input.
+"""
 
 
 class Signature:
