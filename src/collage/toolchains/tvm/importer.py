@@ -41,6 +41,7 @@ from tvm import relax, sym, te, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
 from collage._errors import Unsupported
+from collage.toolchains.tvm.activations import activation
 from collage.toolchains.tvm.convolutions import (
     Windows,
     column_by_column,
@@ -52,6 +53,7 @@ from collage.toolchains.tvm.convolutions import (
     with_whole_vectors,
 )
 from collage.toolchains.tvm.normalisations import is_of_images, normalised_images, reshaped, with_channels
+from collage.toolchains.tvm.one_length import Images
 
 __all__ = ["KernelImporter", "import_onnx"]
 
@@ -70,12 +72,14 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__(None, "float32")
         self._is_turned = False
+        self._images = Images(self.bb)
 
     def read(self, proto: onnx.ModelProto) -> Any:
         """A Relax module of an ONNX model."""
         self._is_turned = any(node.op_type in _CONVOLUTIONS for node in proto.graph.node)
         version = next(opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx"))
-        return self.from_onnx(proto.graph, version)
+        # Views of images that nothing reads are left out.
+        return relax.transform.DeadCodeElimination()(self.from_onnx(proto.graph, version))
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         super()._construct_nodes(graph)
@@ -85,10 +89,18 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
 
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         """Convert an operator, with its type: converters of later operators ask for ranks."""
-        found = self._converted(op_name, inputs, attrs, opset)
+
+        def on_images(images: list[Any], changed: dict[str, Any]) -> Any:
+            return self._convert_operator(op_name, images, changed, opset)
+
+        found = self._images.convert(op_name, inputs, attrs, on_images)
+        if found is None:
+            found = self._converted(op_name, inputs, attrs, opset)
         return self.bb.normalize(found) if isinstance(found, relax.Expr) else found
 
     def _converted(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
+        if (simple := activation(op_name, inputs, attrs)) is not None:
+            return simple
         if op_name in _PAIRWISE:
             return _pairwise(op_name, inputs, self.bb)
         if op_name in _EXTREMES and _is_float(inputs[0]):
@@ -115,8 +127,6 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return self._divided(op_name, inputs, attrs, opset)
         if op_name == "Mod" and not attrs.get("fmod", 0) and _is_tensor(inputs[0], "float"):
             return _remainder(*inputs)
-        if op_name == "Conv" and inputs[0].ty.ndim == _ONE_LENGTH and inputs[1].ty.ndim == _ONE_LENGTH:
-            return self._as_two_dimensional(inputs, attrs, opset)
         if op_name == "ConvTranspose" and "output_shape" in attrs:
             attrs = padded_to_shape(inputs[0], inputs[1], attrs)
         if op_name in _CONVOLUTIONS and is_known(inputs[1]):
@@ -146,17 +156,6 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if op_name == "Pow" and (exponent := _whole_exponent(inputs)) is not None:
             return functools.reduce(relax.op.multiply, [inputs[0]] * exponent)
         return super()._convert_operator(op_name, inputs, attrs, opset)
-
-    def _as_two_dimensional(self, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
-        """A convolution over one dimension as one over two, of which the first has length 1."""
-        x, weight = (self.bb.normalize(relax.op.expand_dims(value, 2)) for value in inputs[:2])
-        attrs = dict(attrs)
-        attrs.update((name, [1, *attrs[name]]) for name in ("kernel_shape", "strides", "dilations") if name in attrs)
-        if "pads" in attrs:
-            begin, end = attrs["pads"]
-            attrs["pads"] = [0, begin, 0, end]
-        y = super()._convert_operator("Conv", onnx_input([x, weight, *inputs[2:]]), attrs, opset)
-        return relax.op.squeeze(self.bb.normalize(y), [2])
 
     def _convolved(
         self, op_name: str, inputs: list[Any], windows: Windows, attrs: Mapping[str, Any], opset: int
@@ -235,9 +234,6 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
 
 _NORMALISATIONS = frozenset(("LayerNormalization", "RMSNormalization"))
 _OF_IMAGES = frozenset(("GroupNormalization", "InstanceNormalization"))
-
-_ONE_LENGTH = 3
-"""Rank of a tensor of samples, channels and one further dimension."""
 
 _TWO_LENGTHS, _THREE_LENGTHS = 4, 5
 

@@ -26,7 +26,11 @@ def front(target: Any, *, channels_last: bool) -> Any:
     from collage.toolchains.tvm.weight_layout import pack_weights
     from collage.toolchains.tvm.winograd import use_winograd
 
-    layout = [relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})] if channels_last else []
+    turns = [
+        relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}),
+        relax.transform.EliminateCommonSubexpr(),  # A value that several convolutions read is turned once.
+    ]
+    layout = turns if channels_last else []
     return tvm.transform.Sequential(
         [
             *cpu_generic.library_dispatch_passes(target),
