@@ -158,9 +158,9 @@ def test_workers_answer_under_load_and_after_they_were_killed(
 
 def test_the_example_serves(artefact: Path, samples: list[Any]) -> None:
     pytest.importorskip("fastapi")
-    pytest.importorskip("uvicorn")
+    pytest.importorskip("uvicorn_worker")
     folder = ROOT / "examples" / "docker"
-    with serving(artefact, "fastapi_server:app", folder, "-k", "uvicorn.workers.UvicornWorker") as server:
+    with serving(artefact, "fastapi_server:app", folder, "-k", "uvicorn_worker.UvicornWorker") as server:
 
         def ask(x: np.ndarray) -> np.ndarray:
             body = json.dumps({"inputs": {"x": x.tolist()}}).encode()

@@ -21,6 +21,7 @@ from collage.integrations._io_binding import IOBinding, array_of, c_value_of, va
 from collage.integrations._session_options import (
     CPU,
     check_fixed_lengths,
+    check_initializers,
     check_providers,
     check_run_options,
     check_session_options,
@@ -31,6 +32,7 @@ from collage.integrations._session_profiler import SessionProfiler
 from collage.options import CompileOptions
 from collage.runtime import MANIFEST, PACK, Executable, Port, load
 from collage.store import url_of
+from collage.system.user_folders import cache_folder
 from collage.target import TargetLike
 from collage.toolchains import registry
 
@@ -192,6 +194,7 @@ class InferenceSession:
             model = read_model(path_or_bytes)
             if fixed := fixed_lengths(sess_options, model):
                 options = replace(options, fixed={**options.fixed, **fixed})
+            check_initializers(sess_options, model)
             folder = Path(cache_dir) if cache_dir is not None else _default_cache()
             self.executable = _compiled(model, targets, options, folder)
             self._metadata = ModelMetadata.of(model)
@@ -479,7 +482,7 @@ def _cpu_memory() -> Any:
 
 
 def _default_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "collage" / "sessions"
+    return cache_folder("give the session a cache_dir") / "sessions"
 
 
 def _compiled(

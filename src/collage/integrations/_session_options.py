@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import ToolchainError, UsageError
-from collage.integrations._option_probe import check_adapters, overridden
+from collage.integrations._option_probe import check_adapters, overridden, replaced
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CPU",
     "check_fixed_lengths",
+    "check_initializers",
     "check_providers",
     "check_run_options",
     "check_session_options",
@@ -302,6 +303,29 @@ def check_fixed_lengths(options: Any, ports: Sequence[Port]) -> None:
         warnings.warn(
             "SessionOptions.add_free_dimension_override_by_denotation changes nothing: an artefact has names of dimensions "
             "only; compile it with --fix NAME=LENGTH",
+            stacklevel=3,
+        )
+
+
+def check_initializers(options: Any, model: ir.Model) -> None:
+    """Refuse tensors that a session's options put in the place of a model's weights, and warn of equal ones.
+
+    Raises:
+        UsageError: One differs from the weight.
+    """
+    from collage.graph import stored_tensor  # late: a session that only runs an artefact needs no models
+
+    if options is None or not hasattr(options, "add_initializer"):
+        return
+    weights = {name: stored_tensor(value) for name, value in model.graph.initializers.items()}
+    for name, value in replaced(options, list(weights)).items():
+        weight = weights[name]
+        if weight is None or value.shape != tuple(weight.shape) or value.tobytes() != weight.numpy().tobytes():
+            raise UsageError(
+                f"SessionOptions.add_initializer gives {name!r} another value than the model has; write it into the model"
+            )
+        warnings.warn(
+            f"SessionOptions.add_initializer changes nothing for {name!r}: weights are mapped from one file",
             stacklevel=3,
         )
 
