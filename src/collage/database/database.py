@@ -276,7 +276,8 @@ class Database:
             yield
         except sa.exc.SQLAlchemyError as error:
             raise UsageError(
-                f"cannot {what} the timing database {self.url}: {_cause(error)}; rows that were written before are kept"
+                f"cannot {what} the timing database {self.url}: {_cause(error)}; rows that were written before are kept. "
+                "--db names another database"
             ) from error
 
 

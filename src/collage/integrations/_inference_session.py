@@ -22,6 +22,7 @@ from collage.integrations._session_options import (
     CPU,
     check_fixed_lengths,
     check_initializers,
+    check_keywords,
     check_providers,
     check_run_options,
     check_session_options,
@@ -154,6 +155,7 @@ class InferenceSession:
         cache_dir: Where compiled models are kept; None is ``collage/sessions`` in the user's cache folder.
         trusted: An artefact is one of your own; see ``collage.load``.
         enable_fallback: Taken as ONNX Runtime takes it. The host stands in for kernels that fail in any case.
+        others: Other keywords of ONNX Runtime's, which are refused or warned of.
 
     Attributes:
         executable: The executable behind the session.
@@ -175,7 +177,9 @@ class InferenceSession:
         cache_dir: str | os.PathLike[str] | None = None,
         trusted: bool = False,
         enable_fallback: bool = True,
+        **others: Any,
     ) -> None:
+        check_keywords(others)
         check_session_options(sess_options)
         check_providers(providers, provider_options)
         self._sess_options = sess_options

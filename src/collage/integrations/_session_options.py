@@ -23,6 +23,7 @@ __all__ = [
     "CPU",
     "check_fixed_lengths",
     "check_initializers",
+    "check_keywords",
     "check_providers",
     "check_run_options",
     "check_session_options",
@@ -194,6 +195,22 @@ _REFUSED_ENTRIES: Mapping[str, str] = {
     "ep.context_enable": "session.executable.save(path) keeps the compiled model",
     "ep.context_file_path": "session.executable.save(path) keeps the compiled model",
 }
+
+
+def check_keywords(given: Mapping[str, Any]) -> None:
+    """Warn of the keywords of ONNX Runtime's session that change nothing here.
+
+    Raises:
+        TypeError: A keyword that it does not have.
+        UsageError: ``read_config_from_model``.
+    """
+    for name, value in given.items():
+        if name not in ("disabled_optimizers", "read_config_from_model"):
+            raise TypeError(f"InferenceSession() got an unexpected keyword argument {name!r}")
+        if value and name == "read_config_from_model":
+            raise UsageError(f"{name} is not supported: give the options as onnxruntime.SessionOptions")
+        if value:
+            warnings.warn(f"{name} changes nothing: {WITHOUT_EFFECT['graph_optimization_level']}", stacklevel=3)
 
 
 def check_session_options(options: Any) -> None:

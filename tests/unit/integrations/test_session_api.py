@@ -109,6 +109,16 @@ def test_the_constructor_takes_what_onnx_runtime_takes() -> None:
     assert list(inspect.signature(InferenceSession.__init__).parameters)[: len(wanted)] == wanted
 
 
+def test_no_keyword_is_ignored_in_silence(artefact: Path) -> None:
+    InferenceSession(artefact, disabled_optimizers=None, read_config_from_model=0)
+    with pytest.warns(UserWarning, match="disabled_optimizers changes nothing"):
+        InferenceSession(artefact, disabled_optimizers=["ConstantFolding"])
+    with pytest.raises(UsageError, match=r"read_config_from_model.*SessionOptions"):
+        InferenceSession(artefact, read_config_from_model=1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'optoins'"):
+        InferenceSession(artefact, optoins=None)
+
+
 def attributes(options: Any) -> list[str]:
     return [name for name in dir(options) if not name.startswith("_") and not callable(getattr(options, name))]
 
