@@ -49,6 +49,6 @@ async def run(body: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     try:
         feeds = {name: np.asarray(value, TYPES.get(name)) for name, value in body["inputs"].items()}
         outputs = await executable.arun(feeds)
-    except (KeyError, TypeError, ValueError, collage.CollageError) as error:
+    except (KeyError, OverflowError, TypeError, ValueError, collage.CollageError) as error:
         raise HTTPException(422, f"{type(error).__name__}: {error}") from error
     return {"outputs": {name: value.tolist() for name, value in outputs.items()}}

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collage._errors import CollageError
+from collage._errors import CollageError, UsageError
 from collage.options import CompileOptions
 from collage.system.machine import this_machine
 from collage.system.scratch import scratch
@@ -107,6 +107,10 @@ def describe_environment() -> dict[str, Any]:
     """This machine and installation, for bug reports."""
     from collage.database.database import default_url  # late: it imports SQLAlchemy, which listing does not need
 
+    try:
+        database = default_url()
+    except UsageError as error:
+        database = str(error)
     machine = this_machine()
     versions: dict[str, str | None] = {}
     for package in _PACKAGES:
@@ -125,7 +129,7 @@ def describe_environment() -> dict[str, Any]:
             "fingerprint": machine.fingerprint,
         },
         "packages": {"python": sys.version.split()[0], **versions},
-        "settings": {"database": default_url(), **{name: os.environ.get(name) for name in _VARIABLES}},
+        "settings": {"database": database, **{name: os.environ.get(name) for name in _VARIABLES}},
     }
 
 

@@ -15,9 +15,10 @@ from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase
 from collage.testing._toolchain_kernels import SYMBOLIC, kernel
 from collage.toolchains import LoadOptions
+from collage.toolchains.torch.inductor.compiler import hide_folders
 from collage.toolchains.torch.inductor.toolchain import InductorToolchain
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 TARGET = Target.parse("llvm -compiler=inductor")
 
@@ -43,6 +44,20 @@ def test_a_refusal_says_why_and_leaves_nothing(text: str, reason: str, tmp_path:
     with pytest.raises(Unsupported, match=reason):
         InductorToolchain().compile(kernel("k", text), TARGET, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_names_of_folders_are_overwritten_in_place(tmp_path: Path) -> None:
+    library, link = tmp_path / "kernel.so", tmp_path / "link"
+    (tmp_path / "sources").mkdir()
+    link.symlink_to(tmp_path / "sources")
+    real = str(tmp_path / "sources")
+    content = f"\0{link}/a.cpp\0{real}/b.h\0{real}{real}\0other/sources\0".encode() * 2
+    library.write_bytes(content)
+    hide_folders(library, link)
+    hidden = (
+        f"\0{'.' * len(str(link))}/a.cpp\0{'.' * len(real)}/b.h\0{'.' * 2 * len(real)}\0other/sources\0".encode() * 2
+    )
+    assert library.read_bytes() == hidden
 
 
 LSTM = """(float[{shape}] x, float[1,12,2] w, float[1,12,3] r) => (float[A,B,C,D] y)
@@ -71,6 +86,8 @@ def test_operators_without_a_c_interface_are_called_by_name(tmp_path: Path) -> N
     toolchain = InductorToolchain()
     compiled = toolchain.compile(kernel("k", "(float[4,3,3] x) => (float[4] y) {y = Det (x)}"), TARGET, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == set(compiled.files)
+    for place in (tmp_path, Path(torch.__file__).parents[1]):
+        assert not [name for name in compiled.files if str(place).encode() in (tmp_path / name).read_bytes()]
     (y,) = toolchain.load(compiled, TARGET, tmp_path, LoadOptions())([x])
     np.testing.assert_allclose(y, np.linalg.det(x), rtol=1e-4)
 

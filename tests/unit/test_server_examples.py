@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from tests.unit.runtime.conftest import expected, small_model
 
 from collage.testing import executable_of
@@ -91,6 +92,25 @@ def test_types_have_tritons_names(module: types.ModuleType, dtype: str, named: s
     port = types.SimpleNamespace(name="x", dtype=dtype, shape=(2, "n", None), default="1")
     told = {"name": "x", "data_type": f"TYPE_{named}", "dims": [2, -1, -1], "optional": True}
     assert module.described(port) == told
+
+
+@pytest.mark.parametrize(("shape", "dims"), [((), [1]), ((1,), [1]), (None, [-1]), ((0, "n"), [0, -1])])
+def test_triton_has_no_scalars(module: types.ModuleType, shape: Any, dims: list[int]) -> None:
+    port = types.SimpleNamespace(name="x", dtype="int64", shape=shape, default=None)
+    assert module.described(port)["dims"] == dims
+
+
+def test_scalars_are_vectors_of_one_to_triton(module: types.ModuleType, tmp_path: Path) -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", values[:1], values[1:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    module.ARTEFACT = executable_of(made, "onnxruntime").save(tmp_path / "scalar.collage")
+    model = module.TritonPythonModel()
+    model.initialize({})
+    right, wrong = model.execute([{"x": Tensor("x", np.ones(count, np.float32))} for count in (1, 2)])
+    (tensor,) = right.output_tensors
+    assert tensor.as_numpy().tolist() == [-1.0]
+    assert right.error is None and wrong.error is not None
 
 
 def test_texts_of_triton_are_decoded(module: types.ModuleType) -> None:

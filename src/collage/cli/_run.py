@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from collage._errors import InputError, UsageError
+from collage._errors import InputError, ToolchainError, UsageError
 from collage.cli._arrays import read_arrays, write_array
 from collage.runtime import Executable, Port, Profile, load, read_inputs
 
@@ -46,7 +46,10 @@ def run_once(
     executable, feeds = _loaded(artefact, files, dims, rebuild=rebuild)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # What they say is among the notes.
-        outputs = executable.run(feeds)
+        try:
+            outputs = executable.run(feeds)
+        except ToolchainError as error:
+            raise ToolchainError(f"{error}{_way_out(executable, files)}") from error
     profile = executable.profile(feeds) if trace is not None else None
     if profile is not None and trace is not None:
         with _writing(trace):
@@ -106,12 +109,44 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _made_up(executable: Executable, dims: Mapping[str, int], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return made-up inputs, of lengths that go with the given ones."""
-    from collage.frontend import check_given, make_inputs, read_model, with_lengths_of
+    """Return made-up inputs, of lengths that go with the given ones, and otherwise of those that were measured."""
+    from collage.frontend import (
+        check_given,
+        lengths_from_json,
+        make_inputs,
+        read_model,
+        shape_profiles,
+        with_lengths_of,
+    )
 
     model = read_model(executable.workspace / executable.recipe.model_file)
-    lengths = with_lengths_of(model, check_given(model, given), dims)
+    told = with_lengths_of(model, check_given(model, given), dims)
+    free = _free_dimensions(executable.inputs)
+    measured: Mapping[str, int] = {}
+    with contextlib.suppress(UsageError):  # It is what a manifest says.
+        measured = shape_profiles(lengths_from_json(executable.report.get("dims", {})))[0].dims
+    lengths = {**{name: length for name, length in measured.items() if name in free}, **told}
     return make_inputs(model, 0, {name: length for name, length in lengths.items() if isinstance(length, int)})
+
+
+def _way_out(executable: Executable, files: Mapping[str, str]) -> str:
+    """Return what to do about a failed run on made-up inputs; nothing if all were given."""
+    made_up = [port for port in executable.inputs if port.name not in files]
+    if not made_up:
+        return ""
+    ways = [*(f"--dim '{name}=LENGTH'" for name in _free_dimensions(made_up)), f"--input '{made_up[0].name}=FILE.npy'"]
+    return f". Inputs were made up: {' or '.join(ways)} gives real ones"
+
+
+def _free_dimensions(ports: Iterable[Port]) -> list[str]:
+    """Return the names of dimensions without a fixed length, as the option ``--dim`` has them."""
+    found = [
+        axis if isinstance(axis, str) else f"{port.name}[{place}]"
+        for port in ports
+        for place, axis in enumerate(port.shape or ())
+        if not isinstance(axis, int)
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _file_names(names: Iterable[str]) -> list[str]:

@@ -32,6 +32,7 @@ from collage.database._persistence import persistently
 from collage.database._rows import fact_row, outcome_of, read_json, timing_row, value_of
 from collage.database._schema import SCHEMA
 from collage.system.machine import this_machine
+from collage.system.user_folders import cache_folder
 
 __all__ = ["SCHEMA", "Database", "Record", "default_url", "sqlite_file", "this_origin"]
 
@@ -59,8 +60,8 @@ def default_url() -> str:
     """The database of this user: ``$COLLAGE_DB``, or an SQLite file in the user's cache folder."""
     if url := os.environ.get("COLLAGE_DB"):
         return url
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return f"sqlite:///{cache / 'collage' / 'timings.sqlite'}"
+    folder = cache_folder("name a database with --db or COLLAGE_DB")
+    return f"sqlite:///{folder / 'timings.sqlite'}"
 
 
 @functools.cache
@@ -275,7 +276,8 @@ class Database:
             yield
         except sa.exc.SQLAlchemyError as error:
             raise UsageError(
-                f"cannot {what} the timing database {self.url}: {_cause(error)}; rows that were written before are kept"
+                f"cannot {what} the timing database {self.url}: {_cause(error)}; rows that were written before are kept. "
+                "--db names another database"
             ) from error
 
 

@@ -22,6 +22,8 @@ from collage.integrations._session_descriptions import AssignedNode, AssignedSub
 from collage.integrations._session_options import (
     CPU,
     check_fixed_lengths,
+    check_initializers,
+    check_keywords,
     check_providers,
     check_run_options,
     check_session_options,
@@ -32,6 +34,7 @@ from collage.integrations._session_profiler import SessionProfiler
 from collage.options import CompileOptions
 from collage.runtime import MANIFEST, PACK, Executable, load
 from collage.store import url_of
+from collage.system.user_folders import cache_folder
 from collage.target import TargetLike
 from collage.toolchains import registry
 
@@ -59,6 +62,7 @@ class InferenceSession:
         cache_dir: Folder of compiled models; None is ``collage/sessions`` in the user's cache folder.
         trusted: An artefact is one of your own; see ``collage.load``.
         enable_fallback: Taken as ONNX Runtime takes it. The host stands in for kernels that fail in any case.
+        others: Other keywords of ONNX Runtime's, which are refused or warned of.
 
     Attributes:
         executable: The executable behind the session.
@@ -80,7 +84,9 @@ class InferenceSession:
         cache_dir: str | os.PathLike[str] | None = None,
         trusted: bool = False,
         enable_fallback: bool = True,
+        **others: Any,
     ) -> None:
+        check_keywords(others)
         check_session_options(sess_options)
         check_providers(providers, provider_options)
         self._sess_options = sess_options
@@ -99,6 +105,7 @@ class InferenceSession:
             model = read_model(path_or_bytes)
             if fixed := fixed_lengths(sess_options, model):
                 options = replace(options, fixed={**options.fixed, **fixed})
+            check_initializers(sess_options, model)
             folder = Path(cache_dir) if cache_dir is not None else _default_cache()
             self.executable = _compiled(model, targets, options, folder)
             self._metadata = ModelMetadata.of(model)
@@ -404,7 +411,7 @@ def _cpu_memory() -> Any:
 
 
 def _default_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "collage" / "sessions"
+    return cache_folder("give the session a cache_dir") / "sessions"
 
 
 def _compiled(

@@ -14,7 +14,7 @@ from typing import Any
 
 from collage._errors import ToolchainError, UsageError
 
-__all__ = ["check_adapters", "overridden"]
+__all__ = ["check_adapters", "overridden", "replaced"]
 
 _FLOAT = 1
 _INPUT, _OUTPUT = "collage_probe", "collage_probed"
@@ -57,21 +57,51 @@ def overridden(options: Any, dims: Sequence[tuple[str, str]]) -> list[int | None
     return [dim if isinstance(dim, int) else None for dim in shape]
 
 
+def replaced(options: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the values that initializers with these names have with these options, of those that the options replace.
+
+    Args:
+        options: An ``onnxruntime.SessionOptions``.
+        names: Names of initializers of a model.
+
+    Raises:
+        UsageError: One has a type that NumPy lacks.
+    """
+    import onnxruntime as ort
+
+    # Initializers that are outputs are copied there as they are, whatever their types and shapes should be.
+    with _alone(options):
+        session = ort.InferenceSession(
+            _model([("n", "")], names), options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+    try:
+        values = session.run(list(names), {_INPUT: _zeros()}) if names else []
+    except Exception as error:  # It cannot hand over tensors of types that NumPy lacks.
+        raise UsageError(
+            f"SessionOptions.add_initializer is not supported; write the tensors into the model ({error})"
+        ) from None
+    return {name: value for name, value in zip(names, values, strict=True) if value.shape != (0,)}
+
+
 def check_adapters(options: Any) -> None:
     """Refuse adapters that were added to the options of a run.
 
     Raises:
         UsageError: There are some.
     """
-    import numpy as np
-
     try:
-        _plain_session().run(None, {_INPUT: np.zeros(1, np.float32)}, options)
+        _plain_session().run(None, {_INPUT: _zeros()}, options)
     except Exception as error:
         raise UsageError(
             "RunOptions.add_active_adapter is not supported; the parameters of an adapter are inputs of the model, "
             f"so give them to run. ({' '.join(str(error).split())[-200:]})"
         ) from None
+
+
+def _zeros() -> Any:
+    import numpy as np
+
+    return np.zeros(1, np.float32)
 
 
 @cache
@@ -98,13 +128,23 @@ def _alone(options: Any) -> Iterator[None]:
                 setattr(options, name, value)
 
 
-def _model(dims: Sequence[tuple[str, str]]) -> bytes:
-    """Return a file of one ``Identity`` whose input has these dimensions. The package ``onnx`` may not be there."""
+def _model(dims: Sequence[tuple[str, str]], initializers: Sequence[str] = ()) -> bytes:
+    """Return a file of one ``Identity`` whose input has these dimensions. The package ``onnx`` may not be there.
+
+    Args:
+        dims: Their names and denotations.
+        initializers: Names of empty tensors that are further outputs.
+    """
     shape = b"".join(_field(1, _field(2, name) + (_field(3, kind) if kind else b"")) for name, kind in dims)
     taken = _field(1, _INPUT) + _field(2, _field(1, _number(1, _FLOAT) + _field(2, shape)))
     given = _field(1, _OUTPUT) + _field(2, _field(1, _number(1, _FLOAT)))
     node = _field(1, _INPUT) + _field(2, _OUTPUT) + _field(4, "Identity")
-    graph = _field(1, node) + _field(2, "probe") + _field(11, taken) + _field(12, given)
+    more = [
+        _field(5, _number(1, 0) + _number(2, _FLOAT) + _field(8, name) + _field(9, b""))
+        + _field(12, _field(1, name) + _field(2, _field(1, _number(1, _FLOAT))))
+        for name in initializers
+    ]
+    graph = _field(1, node) + _field(2, "probe") + _field(11, taken) + _field(12, given) + b"".join(more)
     return _number(1, 8) + _field(7, graph) + _field(8, _number(2, 13))
 
 

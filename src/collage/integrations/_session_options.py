@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import ToolchainError, UsageError
-from collage.integrations._option_probe import check_adapters, overridden
+from collage.integrations._option_probe import check_adapters, overridden, replaced
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CPU",
     "check_fixed_lengths",
+    "check_initializers",
+    "check_keywords",
     "check_providers",
     "check_run_options",
     "check_session_options",
@@ -195,6 +197,22 @@ _REFUSED_ENTRIES: Mapping[str, str] = {
 }
 
 
+def check_keywords(given: Mapping[str, Any]) -> None:
+    """Warn of the keywords of ONNX Runtime's session that change nothing here.
+
+    Raises:
+        TypeError: A keyword that it does not have.
+        UsageError: ``read_config_from_model``.
+    """
+    for name, value in given.items():
+        if name not in ("disabled_optimizers", "read_config_from_model"):
+            raise TypeError(f"InferenceSession() got an unexpected keyword argument {name!r}")
+        if value and name == "read_config_from_model":
+            raise UsageError(f"{name} is not supported: give the options as onnxruntime.SessionOptions")
+        if value:
+            warnings.warn(f"{name} changes nothing: {WITHOUT_EFFECT['graph_optimization_level']}", stacklevel=3)
+
+
 def check_session_options(options: Any) -> None:
     """Warn of options that change nothing here.
 
@@ -302,6 +320,29 @@ def check_fixed_lengths(options: Any, ports: Sequence[Port]) -> None:
         warnings.warn(
             "SessionOptions.add_free_dimension_override_by_denotation changes nothing: an artefact has names of dimensions "
             "only; compile it with --fix NAME=LENGTH",
+            stacklevel=3,
+        )
+
+
+def check_initializers(options: Any, model: ir.Model) -> None:
+    """Refuse tensors that a session's options put in the place of a model's weights, and warn of equal ones.
+
+    Raises:
+        UsageError: One differs from the weight.
+    """
+    from collage.graph import stored_tensor  # late: a session that only runs an artefact needs no models
+
+    if options is None or not hasattr(options, "add_initializer"):
+        return
+    weights = {name: stored_tensor(value) for name, value in model.graph.initializers.items()}
+    for name, value in replaced(options, list(weights)).items():
+        weight = weights[name]
+        if weight is None or value.shape != tuple(weight.shape) or value.tobytes() != weight.numpy().tobytes():
+            raise UsageError(
+                f"SessionOptions.add_initializer gives {name!r} another value than the model has; write it into the model"
+            )
+        warnings.warn(
+            f"SessionOptions.add_initializer changes nothing for {name!r}: weights are mapped from one file",
             stacklevel=3,
         )
 

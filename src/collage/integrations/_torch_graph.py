@@ -15,7 +15,6 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from collage._errors import ModelError
-from collage.frontend._torch import quiet_export, reason_of
 from collage.integrations._graph_cache import GraphFacts
 
 __all__ = ["PureGraph", "exported_bound", "weights_of"]
@@ -343,6 +342,9 @@ def exported_bound(
 
 
 def _export(module: torch.nn.Module, arguments: tuple[Any, ...], shapes: Any, functional: bool = False) -> Any:
+    # Late: a graph from the cache is not exported, and needs no library for models.
+    from collage.frontend._torch import quiet_export, reason_of
+
     try:
         with torch.no_grad(), quiet_export():
             program = torch.export.export(module, (arguments,), dynamic_shapes=(shapes,), strict=False)
@@ -353,6 +355,8 @@ def _export(module: torch.nn.Module, arguments: tuple[Any, ...], shapes: Any, fu
 
 def _guards(program: torch.export.ExportedProgram) -> Any:
     """Return the function that checks if a program may be called with arguments."""
+    from collage.frontend._torch import quiet_export  # Late for the same reason.
+
     with quiet_export():
         return getattr(program.module(), "_guards_fn", None)
 

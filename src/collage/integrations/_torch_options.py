@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from collage._errors import UsageError
 from collage.options import CompileOptions
+from collage.system.user_folders import cache_folder
 from collage.toolchains import registry
 
 __all__ = ["torch_settings"]
@@ -54,7 +55,6 @@ def torch_settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]
 
 def _default_cache() -> Path | None:
     """Return the folder of the user's caches; None if the user has none."""
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "collage" / "torch"
-    except RuntimeError:
-        return None
+    with suppress(UsageError):
+        return cache_folder("give the option cache_dir") / "torch"
+    return None

@@ -24,7 +24,6 @@ import numpy as np
 import torch
 
 from collage._errors import CollageError, InputError, ModelError, UsageError, WrongAnswer
-from collage.frontend._torch import reason_of
 from collage.integrations._eager_race import lengths_alike, race_with_eager
 from collage.integrations._graph_cache import GraphCache, GraphFacts, VariantFacts, fingerprint
 from collage.integrations._torch_graph import PureGraph, exported_bound, weights_of
@@ -226,6 +225,8 @@ class _Compiled:
         try:
             race = race_with_eager(self._run, lambda given: self._graph.forward(*given), own)
         except (CollageError, RuntimeError) as error:  # The call itself has its results.
+            from collage.frontend._torch import reason_of  # Late: a graph from the cache needs no library for models.
+
             self._tell(f"cannot be compared with eager PyTorch: {reason_of(error)}")
             return
         self._is_eager[lengths_alike(lengths)] = race.eager_wins
@@ -408,6 +409,8 @@ def _pure(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> PureGraph:
     except CollageError:
         raise
     except Exception as error:  # PyTorch's, about tensors of kinds that have no memory of their own.
+        from collage.frontend._torch import reason_of  # Late for the same reason.
+
         raise ModelError(f"PyTorch cannot take it apart: {reason_of(error)}") from error
 
 

@@ -28,6 +28,7 @@ from collage.store._copies import copy_verified
 from collage.store._places import DRAFT, FileSystem, shown, telling, url_of
 from collage.system.plain_names import is_plain_name
 from collage.system.scratch import scratch
+from collage.system.user_folders import data_folder
 
 __all__ = ["GRACE_S", "Collected", "Problem", "Store", "StoredName", "check_name", "default_root"]
 
@@ -99,8 +100,7 @@ def default_root() -> str:
     """Return the store of this user: ``$COLLAGE_STORE``, or a folder in the user's data folder."""
     if root := os.environ.get("COLLAGE_STORE"):
         return root
-    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    return str(data / "collage" / "store")
+    return str(data_folder("name a store with --store or COLLAGE_STORE") / "store")
 
 
 def check_name(name: str) -> None:

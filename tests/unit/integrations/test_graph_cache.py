@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +77,33 @@ def test_a_new_process_neither_exports_nor_compiles(count: dict[str, int], own_c
     process(Net(), 5)
     assert count == {"compiled": 0, "exported": 0}
     assert len(list(own_cache.glob("*.collage"))) == 1
+
+
+LATER = """
+import json, sys
+import torch
+{source}
+compiled = torch.compile(Net(), backend="collage", options={{"targets": ["onnxruntime"], "finals": False}})
+with torch.no_grad():
+    compiled(torch.zeros(5, 4))
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_a_new_process_imports_neither_the_compiler_nor_libraries_for_models(count: dict[str, int]) -> None:
+    process(Net(), 5, finals=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "error:collage", "-c", LATER.format(source=inspect.getsource(Net))],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    modules = json.loads(done.stdout)
+    assert "collage.integrations.torch_compile" in modules
+    heavy = {"onnx", "onnx_ir", "onnxscript", "sqlalchemy", "collage.compiler", "collage.frontend", "collage.measure"}
+    assert not heavy & set(modules)
 
 
 def test_lengths_that_an_earlier_process_met_need_no_export(count: dict[str, int]) -> None:

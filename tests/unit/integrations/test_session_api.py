@@ -15,6 +15,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.unit.runtime.conftest import small_model
 
 from collage._errors import CollageError, InputError, ToolchainError, UsageError
 from collage.frontend import fix_lengths, read_model
@@ -106,6 +107,16 @@ def test_every_public_method_is_there_with_its_parameters(ours: InferenceSession
 def test_the_constructor_takes_what_onnx_runtime_takes() -> None:
     wanted = [name for name in inspect.signature(ort.InferenceSession.__init__).parameters if name != "kwargs"]
     assert list(inspect.signature(InferenceSession.__init__).parameters)[: len(wanted)] == wanted
+
+
+def test_no_keyword_is_ignored_in_silence(artefact: Path) -> None:
+    InferenceSession(artefact, disabled_optimizers=None, read_config_from_model=0)
+    with pytest.warns(UserWarning, match="disabled_optimizers changes nothing"):
+        InferenceSession(artefact, disabled_optimizers=["ConstantFolding"])
+    with pytest.raises(UsageError, match=r"read_config_from_model.*SessionOptions"):
+        InferenceSession(artefact, read_config_from_model=1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'optoins'"):
+        InferenceSession(artefact, optoins=None)
 
 
 def attributes(options: Any) -> list[str]:
@@ -560,3 +571,37 @@ def test_what_has_no_meaning_here_is_refused_with_the_way_out(ours: InferenceSes
 def test_targets_are_for_models(artefact: Path) -> None:
     with pytest.raises(UsageError, match="compiled already"):
         InferenceSession(artefact, targets=["llvm"])
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.INT64, TensorProto.BFLOAT16])
+def test_initializers_that_options_replace_are_not_ignored(kind: int) -> None:
+    values = [helper.make_tensor_value_info(name, kind, [2]) for name in "xy"]
+    weights = [
+        helper.make_tensor("odd name/ü", kind, [2], [1, 2]),
+        helper.make_tensor("yes", TensorProto.BOOL, [2], [1, 0]),
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("Where", ["yes", "x", "odd name/ü"], ["y"])], "g", *[[v] for v in values], weights
+    )
+    made = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+    options = ort.SessionOptions()
+    known.check_initializers(options, made)
+    given = np.array([3, 4], helper.tensor_dtype_to_np_dtype(kind))
+    if kind == TensorProto.BFLOAT16:
+        value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(given.view(np.uint16), kind)
+    else:
+        value = ort.OrtValue.ortvalue_from_numpy(given)
+    options.add_initializer("nothing of the model", value)
+    known.check_initializers(options, made)
+    options.add_initializer("odd name/ü", value)
+    with pytest.raises(UsageError, match="add_initializer"):
+        known.check_initializers(options, made)
+
+
+def test_initializers_that_options_give_the_same_value_are_told() -> None:
+    made = read_model(small_model())
+    kept = ort.OrtValue.ortvalue_from_numpy(made.graph.initializers["w"].const_value.numpy())  # Options hold a pointer.
+    options = ort.SessionOptions()
+    options.add_initializer("w", kept)
+    with pytest.warns(UserWarning, match="add_initializer changes nothing for 'w'"):
+        known.check_initializers(options, made)

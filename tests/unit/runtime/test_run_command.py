@@ -52,6 +52,52 @@ def test_made_up_inputs_go_with_the_given_ones(tmp_path: Path, capsys: pytest.Ca
     assert "--input gives 'a' twice" in capsys.readouterr().err
 
 
+MIRRORED = """<ir_version: 9, opset_import: ["" : 17]> g (float[n] x, int64[] k) => (float[n] y)
+<int64[4] pads = {0, 1, 0, 1}> { y = Pad <mode = "reflect"> (x, pads) }"""
+
+
+def mirrored(folder: Path, dims: dict[str, object]) -> Path:
+    """Return an artefact that runs only where the second dimension is above 1, which was measured at these lengths."""
+    model = onnx.parser.parse_model(MIRRORED)
+    model.graph.input[0].type.tensor_type.shape.dim.add()
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    artefact = executable_of(model, "onnxruntime").save(folder / "m.collage")
+    manifest = json.loads((artefact / "manifest.json").read_text())
+    manifest["report"] = {**manifest["report"], "dims": dims}
+    (artefact / "manifest.json").write_text(json.dumps(manifest))
+    return artefact
+
+
+@pytest.mark.parametrize(
+    ("dims", "words", "shape"),
+    [
+        ({"x[1]": 256}, [], [1, 258]),
+        ({"x[1]": {"8": 1, "4": 3}, "fixed": 5}, [], [1, 6]),
+        ({"x[1]": 256, "n": 3}, ["--dim", "x[1]=16"], [3, 18]),
+    ],
+)
+def test_made_up_inputs_have_the_lengths_that_were_measured(
+    dims: dict[str, object], words: list[str], shape: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _main(["run", str(mirrored(tmp_path, dims)), "--json", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["outputs"][0]["shape"] == shape
+
+
+@pytest.mark.parametrize("dims", [{}, {"x[1]": "many"}])
+def test_a_failure_on_made_up_inputs_names_the_options_that_give_real_ones(
+    dims: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artefact = mirrored(tmp_path, dims)
+    assert _main(["run", str(artefact), "--dim", "x[1]=1"]) == 1
+    said = capsys.readouterr().err
+    assert "Inputs were made up: --dim 'n=LENGTH' or --dim 'x[1]=LENGTH' or --input 'x=FILE.npy'" in said
+    np.save(tmp_path / "x.npy", np.ones((1, 1), np.float32))
+    np.save(tmp_path / "k.npy", np.int64(1))
+    given = [word for name in "xk" for word in ("--input", f"{name}={tmp_path / name}.npy")]
+    assert _main(["run", str(artefact), *given]) == 1
+    assert "made up" not in capsys.readouterr().err
+
+
 def test_what_was_rebuilt_is_said(artefact: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _main(["run", str(artefact), "--rebuild"]) == 0
     assert capsys.readouterr().err.count("note: rebuilt") == 3

@@ -38,11 +38,16 @@ class TritonPythonModel:
     def answer(self, request: Any) -> Any:
         tensors = {port.name: pb_utils.get_input_tensor_by_name(request, port.name) for port in self.executable.inputs}
         feeds = {name: decoded(tensor.as_numpy()) for name, tensor in tensors.items() if tensor is not None}
+        for port in self.executable.inputs:
+            if port.shape == () and port.name in feeds and feeds[port.name].size == 1:
+                feeds[port.name] = feeds[port.name].reshape(())
         try:
             outputs = self.executable.run(feeds)
         except collage.CollageError as error:
             return pb_utils.InferenceResponse(output_tensors=[], error=pb_utils.TritonError(str(error)))
-        return pb_utils.InferenceResponse([pb_utils.Tensor(name, value) for name, value in outputs.items()])
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor(name, np.atleast_1d(value)) for name, value in outputs.items()]
+        )
 
     def finalize(self) -> None:
         """Let the kernels go."""
@@ -50,8 +55,9 @@ class TritonPythonModel:
 
 
 def described(port: Any) -> dict[str, Any]:
-    """An input or output in Triton's words. Dimensions without a fixed length are -1."""
-    dims = [length if isinstance(length, int) else -1 for length in port.shape or ()]
+    """An input or output in Triton's words: a dimension without a fixed length is -1, and a scalar is a vector of one."""
+    axes = (None,) if port.shape is None else port.shape or (1,)
+    dims = [length if isinstance(length, int) else -1 for length in axes]
     kind = TYPES.get(port.dtype, str(port.dtype).upper())
     told = {"name": port.name, "data_type": f"TYPE_{kind}", "dims": dims}
     return told if port.default is None else {**told, "optional": True}

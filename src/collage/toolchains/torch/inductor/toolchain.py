@@ -18,7 +18,7 @@ from collage.toolchains._contract import Availability, Compiled, LoadOptions, Su
 from collage.toolchains.sdk.model_files import check_options, kernel_name, one_line, refuse_operators, save_kernel
 from collage.toolchains.torch import cuda_support
 from collage.toolchains.torch.inductor import cuda as inductor_cuda
-from collage.toolchains.torch.inductor.compiler import caches_in, folder_for, quiet_compiler
+from collage.toolchains.torch.inductor.compiler import caches_in, folder_for, hide_folders, quiet_compiler
 from collage.toolchains.torch.kernel import (
     TorchKernel,
     check_by_running,
@@ -94,7 +94,7 @@ class InductorToolchain(ToolchainBase):
         name = kernel_name(kernel)
         refuse_operators(lambda node: _refusal(node, target), kernel.graph)
         _refuse_inputs(kernel.graph)
-        import_torch()
+        torch = import_torch()
         from collage.toolchains.torch.op_groups import find_static_groups
         from collage.toolchains.torch.ops import Program
 
@@ -109,7 +109,9 @@ class InductorToolchain(ToolchainBase):
             # By target, since a process that has loaded a library gets the same one again under the same name.
             options = "".join(f".{option}={value}" for option, value in target.options)
             library = workspace / f"{name}.inductor{options}.so"
-            _build(program, kernel, draft).replace(library)
+            built = _build(program, kernel, draft)
+            hide_folders(built, draft, Path(torch.__file__).parents[1])
+            built.replace(library)
             files = (library, *_calls_of(library, draft))
         finally:
             shutil.rmtree(draft, ignore_errors=True)
