@@ -107,9 +107,9 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _made_up(executable: Executable, dims: Mapping[str, int], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return made-up inputs, of lengths that go with the given ones."""
-    from collage.frontend import check_given, make_inputs, read_model, with_lengths_of
+    from collage.frontend import check_given, make_inputs, read_model, separate_lengths, with_lengths_of
 
-    model = read_model(executable.workspace / executable.recipe.model_file)
+    model = separate_lengths(read_model(executable.workspace / executable.recipe.model_file), given, dims)
     lengths = with_lengths_of(model, check_given(model, given), dims)
     return make_inputs(model, 0, {name: length for name, length in lengths.items() if isinstance(length, int)})
 
