@@ -129,7 +129,9 @@ def lists(a: int, b: int) -> dict[str, np.ndarray[Any, Any]]:
 )
 def test_one_symbol_may_stand_for_two_lengths(said: dict[str, Any]) -> None:
     model = onnx.parser.parse_model(CARELESS)
-    executable = collage.compile(model, ["onnxruntime"], options=collage.CompileOptions(**said, finals=False), workers=LENT)
+    executable = collage.compile(
+        model, ["onnxruntime"], options=collage.CompileOptions(**said, finals=False), workers=LENT
+    )
     for feeds in (lists(3, 5), lists(4, 4), lists(1, 9)):
         agree(executable.run(feeds), session_of(model).run(None, dict(feeds)))
 
