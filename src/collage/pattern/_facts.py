@@ -52,7 +52,7 @@ class Fact:
 
 
 def claim_of(value: ir.Value) -> Fact:
-    """Return what a value says of itself."""
+    """Return the type and shape that a value states."""
     tensor = constant_tensor(value)
     if tensor is not None:
         return Fact(ir.TensorType(tensor.dtype), tuple(tensor.shape.numpy()))

@@ -78,7 +78,7 @@ class TypeRequest:
             self._describe(self.model.graph.input.add(), value)
 
     def _write(self, graph: onnx.GraphProto, node: ir.Node) -> None:
-        """Write a node; readers of results of which something is claimed read an input instead."""
+        """Write a node. Readers of its claimed results read an input instead."""
         proto = graph.node.add()
         proto.op_type = node.op_type
         if node.domain:
@@ -103,7 +103,7 @@ class TypeRequest:
         proto.output.extend(names)
 
     def _claim(self, graph: onnx.GraphProto, node: ir.Node, value: ir.Value) -> None:
-        """Keep what is said of a result only where nothing follows, or where it is the graph's to say."""
+        """Keep the stated type of a result only if nothing is inferred, or if it is an output of the graph."""
         is_own_output = value.is_graph_output()
         if is_own_output and graph is not self.model.graph:
             return  # It is written with the outputs of the body.

@@ -1,4 +1,4 @@
-"""Types and shapes of what a rule builds: ONNX's own inference finds them, before anything is put into the model."""
+"""Types and shapes of the nodes that a rule builds: ONNX's own inference finds them, before anything is put into the model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Context:
     Attributes:
         graph: The main graph, or that of the function.
         known: The facts that follow from the inputs.
-        attributes: What references to attributes of the function stand for.
+        attributes: Values of the function's attributes, by name.
         is_valid: True if ONNX's inference finds no fault in the graph as it is; None as long as it was not asked.
     """
 
@@ -39,7 +39,7 @@ class Context:
     is_valid: bool | None = None
 
     def of(self, value: ir.Value) -> Fact:
-        """Return what follows about a value, completed by what it says of itself."""
+        """Return the inferred type and shape of a value, completed by those that it states."""
         return self.known.get(value, Fact()).refined(claim_of(value))
 
 
@@ -88,11 +88,11 @@ class Types:
             nodes: The nodes.
             context: The known facts about the values that they read.
             imports: Versions of their domains.
-            strict: Fail where a node is given what it does not take, of those whose operands are all of known type.
+            strict: Fail if a node gets an operand that it does not take, among nodes whose operands all have known types.
             claims: Results that are taken for inputs, and what is known of them then.
 
         Raises:
-            RuntimeError: With ``strict``, a node is given what it does not take.
+            RuntimeError: With ``strict``, a node gets an operand that it does not take.
             ModelError: Inference takes more memory or time than any real model needs.
         """
         # ONNX's inference tells of no fault behind an operator that it does not know.
@@ -138,12 +138,12 @@ class Types:
         return request.facts(answer)
 
     def accept(self, changed: Mapping[ir.Value, Fact], context: Context) -> dict[ir.Value, Fact]:
-        """Check that the users of values take them with what is now known of them and was not before.
+        """Check that the users of values accept the types and shapes that are known now and were not before.
 
         Returns what follows for the graph then.
 
         Raises:
-            RuntimeError: They do not. Nothing is said of a graph in which inference finds fault as it is.
+            RuntimeError: They do not. A graph in which inference already finds a fault is not checked.
         """
         nodes, imports = Scope(context.graph).nodes, self._imports(context.graph)
         if context.is_valid is None:
@@ -194,7 +194,7 @@ def conclude(
     scope: Scope,
     imports: Mapping[str, int],
 ) -> Found:
-    """Infer what a replacement's new values are, and compare them with those that they replace.
+    """Infer the types of a replacement's new values, and compare them with those that they replace.
 
     Raises:
         NotApplicable: They differ in type, rank or a length; or an operator is given what it does not take.
