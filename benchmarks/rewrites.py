@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks._arguments import chosen_models, make_parser
 
 from collage import CollageError
-from collage.artefact_comparison import compare_artefacts
+from collage.artefact_comparison import LEAST_ROUNDS, compare_artefacts
 from collage.frontend import read_model
 from collage.testing import executable_of
 from collage.transform import parse_pipeline
@@ -37,6 +37,8 @@ def main() -> int:
     parser = make_parser(__doc__, models="", targets=("llvm", "onnxruntime", "openvino"), rounds=12)
     parser.add_argument("--passes", action="append", help="a pipeline to measure; may be given several times")
     given = parser.parse_args()
+    if given.rounds < LEAST_ROUNDS:
+        parser.error(f"--rounds: no interval follows from fewer than {LEAST_ROUNDS}")
     verdicts: Counter[tuple[str, str]] = Counter()
     print("| model | passes | toolchain | without, ms | with, ms | ratio | |\n|---|---|---|---|---|---|---|")
     for model in chosen_models(given):

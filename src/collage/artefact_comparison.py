@@ -20,7 +20,7 @@ from collage.system.scratch import scratch
 __all__ = ["compare_artefacts"]
 
 _BEFORE, _AFTER = "a", "b"
-_LEAST_ROUNDS = 6
+LEAST_ROUNDS = 6
 """With fewer there is no 95 % interval of a median."""
 
 
@@ -56,8 +56,8 @@ def compare_artefacts(
         UsageError: The artefacts do not take and make the same, or the model is another one.
         ArtefactError: One of them is damaged, or was changed.
     """
-    if rounds < _LEAST_ROUNDS:
-        raise UsageError(f"{rounds} rounds: no interval of 95 % follows from fewer than {_LEAST_ROUNDS}")
+    if rounds < LEAST_ROUNDS:
+        raise UsageError(f"{rounds} rounds: no interval of 95 % follows from fewer than {LEAST_ROUNDS}")
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
         folder_a, recipe_a = opened(before, stack, say)

@@ -24,6 +24,7 @@ from collage.frontend import (
     model_digest,
     place_weights,
     read_model,
+    separate_lengths,
     shape_profiles,
     with_lengths_of,
 )
@@ -152,7 +153,8 @@ def open_track(
     if found is None:
         say("the original model is not found from here: the artefact's copy of it is timed")
         found = read_model(folder / recipe.model_file)
-    original_model = place_weights(found, original)
+    stated = {**recipe.report.get("dims", {}), **(dims or {})}
+    original_model = place_weights(separate_lengths(found, inputs, stated), original)
     original_model.graph.name = "original"
     database = stack.enter_context(Database("sqlite:///:memory:"))
     session = stack.enter_context(MeasureSession(registry(), database, original, threads=recipe.threads, say=say))

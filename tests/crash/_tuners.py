@@ -44,8 +44,8 @@ def write(url: str, tuner: str, count: str) -> None:
     with Database(url) as database:
         for number in range(int(count)):
             key = key_of(tuner, number)
-            found = database.lookup(key)
-            assert found is None or found.time == outcome_of(key).time
+            found = database.find(key)
+            assert found is None or found.outcome.time == outcome_of(key).time
             database.record(key, outcome_of(key))
             database.keep_fact({"number": number}, fact="note", tuner=tuner)
 

@@ -13,6 +13,7 @@ import pytest
 from collage.database.database import Database
 from collage.database.queries import listing
 from tests.crash import _tuners
+from tests.timings import outcome_in
 
 ROOT = Path(__file__).parents[2]
 TUNERS = "abcdefgh"
@@ -45,7 +46,7 @@ def test_eight_processes_read_and_write_at_once(database_url: str) -> None:
         wanted = [_tuners.key_of(tuner, number) for tuner in TUNERS for number in range(count)]
         assert kept.keys() == {key.digest for key in wanted}
         for key in wanted:
-            found = database.lookup(key)
+            found = outcome_in(database, key)
             assert found is not None
             assert found.time == _tuners.outcome_of(key).time
             assert kept[key.digest]["parts"] == dict(key.parts())

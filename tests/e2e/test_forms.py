@@ -111,3 +111,41 @@ def test_inputs_that_cannot_be_made_up_are_asked_for() -> None:
     model.CopyFrom(onnx.parser.parse_model(text))
     with pytest.raises(ModelError, match=r"'x', 'y' were made up.*--input x=FILE\.npy.*--dim n=LENGTH"):
         collage.compile(model, ["onnxruntime"], workers=LENT)
+
+
+CARELESS = """<ir_version: 9, opset_import: ["" : 17]> g (float[N,2] a, float[N,2] b) => (float[N,2] y, float[N,2] z) {
+    y = Concat <axis = 0> (a, b)
+    z = Tanh (b)
+}"""
+
+
+def lists(a: int, b: int) -> dict[str, np.ndarray[Any, Any]]:
+    random = np.random.default_rng(0)
+    return {name: random.standard_normal((n, 2)).astype(np.float32) for name, n in (("a", a), ("b", b))}
+
+
+@pytest.mark.parametrize(
+    "said", [{"inputs": lists(3, 5)}, {"dims": {"b[0]": 5, "N": 3}}, {"dims": {"b[0]": {5: 1.0, 7: 1.0}}}]
+)
+def test_one_symbol_may_stand_for_two_lengths(said: dict[str, Any]) -> None:
+    model = onnx.parser.parse_model(CARELESS)
+    executable = collage.compile(
+        model, ["onnxruntime"], options=collage.CompileOptions(**said, finals=False), workers=LENT
+    )
+    for feeds in (lists(3, 5), lists(4, 4), lists(1, 9)):
+        agree(executable.run(feeds), session_of(model).run(None, dict(feeds)))
+
+
+def test_one_length_of_two_may_be_fixed() -> None:
+    model = onnx.parser.parse_model(CARELESS)
+    options = collage.CompileOptions(fixed={"b[0]": 5}, finals=False)
+    executable = collage.compile(model, ["onnxruntime"], options=options, workers=LENT)
+    agree(executable.run(lists(2, 5)), session_of(model).run(None, lists(2, 5)))
+    with pytest.raises(InputError, match=r"'b' has shape \[6, 2\], but the model takes b: float32\[5, 2\]"):
+        executable.run(lists(2, 6))
+
+
+def test_a_second_length_of_a_symbol_is_refused_with_the_way_out() -> None:
+    model = onnx.parser.parse_model(CARELESS)
+    with pytest.raises(InputError, match=r"if it may have another N .* compile with --dim 'b\[0\]=5'"):
+        compiled(model).run(lists(3, 5))

@@ -89,6 +89,16 @@ def test_narrow_floats_pass_both_ways(name: str, dtype: Any, shape: tuple[int, .
     assert g.tolist() == [-1]
 
 
+@pytest.mark.parametrize("texts", [[["a", "é"], ["", "b c"]], [], "one"])
+def test_texts_pass_beside_narrow_types(texts: Any, tmp_path: Path) -> None:
+    words, x = np.array(texts, object), np.ones(3, ml_dtypes.bfloat16)
+    shape = list(words.shape) if words.shape else ""
+    text = f"(string{shape} s, bfloat16[3] x) => (string{shape} t, bfloat16[3] y) {{t = Identity (s) y = Identity (x)}}"
+    found, y = run(text, [words, x], tmp_path)
+    assert found.shape == words.shape and found.tolist() == words.tolist()
+    assert y.dtype == x.dtype and y.tobytes() == x.tobytes()
+
+
 def test_an_output_that_is_an_input_is_a_copy_beside_narrow_types(tmp_path: Path) -> None:
     x = np.ones(4, np.float32)
     _, same = run("(float[4] x) => (bfloat16[4] y, float[4] x) {y = Cast <to = 16> (x)}", [x], tmp_path)

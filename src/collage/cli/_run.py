@@ -115,11 +115,12 @@ def _made_up(executable: Executable, dims: Mapping[str, int], given: Mapping[str
         lengths_from_json,
         make_inputs,
         read_model,
+        separate_lengths,
         shape_profiles,
         with_lengths_of,
     )
 
-    model = read_model(executable.workspace / executable.recipe.model_file)
+    model = separate_lengths(read_model(executable.workspace / executable.recipe.model_file), given, dims)
     told = with_lengths_of(model, check_given(model, given), dims)
     free = _free_dimensions(executable.inputs)
     measured: Mapping[str, int] = {}

@@ -12,14 +12,14 @@ import onnx_ir as ir
 from collage.compiler.device_placement import prepare_and_plan_devices
 from collage.compiler.effective_options import check_estimator_options, effective_options, refuse
 from collage.compiler.estimated_search import EstimatedSearch
-from collage.compiler.opening import on_given_inputs, open_model
+from collage.compiler.opening import on_given_inputs, open_model, with_lengths
 from collage.compiler.pipeline import find_plan
 from collage.compiler.plans import Plan, kernel_spec
 from collage.compiler.preparation import Verdict
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Reference, Survey, supported_baselines
 from collage.database.database import Database
-from collage.frontend import fix_lengths, read_model
+from collage.frontend import read_model
 from collage.graph import copy_model, kernels_of
 from collage.measure.check_inputs import CheckingSets
 from collage.measure.estimator import CostEstimator
@@ -101,7 +101,7 @@ class CollageFuseOps(ModulePass):
         return partitioned
 
     def _estimated(self, model: ir.Model, estimator: CostEstimator, options: CompileOptions) -> ir.Model:
-        model = fix_lengths(read_model(model), options.fixed)
+        model = with_lengths(read_model(model), options)
         options = on_given_inputs(options, model)
         prepared, placement = prepare_and_plan_devices(copy_model(model), options.devices, (), options.passes)
         problem = Problem.of(prepared, self._menu, self._toolchains, options, placement)

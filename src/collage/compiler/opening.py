@@ -32,6 +32,7 @@ from collage.frontend import (
     model_digest,
     place_weights,
     read_model,
+    separate_lengths,
     with_lengths_of,
     write_original,
 )
@@ -46,7 +47,7 @@ from collage.toolchains import Registry
 from collage.transform import code_digest
 from collage.workers.worker import Worker
 
-__all__ = ["measure_session", "on_given_inputs", "open_model"]
+__all__ = ["measure_session", "on_given_inputs", "open_model", "with_lengths"]
 
 Say = Callable[[str], None]
 
@@ -85,14 +86,14 @@ def open_model(
     }
     original = OriginalModel(write_original(source, workspace), LIMITS, workers)
     stack.callback(original.close)
-    model = fix_lengths(model, options.fixed)
+    model = with_lengths(model, options)
     options = on_given_inputs(with_limits(with_data(options, model, workspace)), model)
     fact = preparation_fact(facts["sha256"], options, code_digest())
     told = None if options.remeasure else database.local_fact(**fact)
     verdict = Verdict() if told is None else Verdict(tuple(told["left_out"]), tuple(told["reasons"]))
     while True:
         if OPSET_CONVERSION in verdict.left_out:
-            model = fix_lengths(read_model(source, convert_opset=False), options.fixed)
+            model = with_lengths(read_model(source, convert_opset=False), options)
         passes = [name for name in verdict.left_out if name != OPSET_CONVERSION]
         prepared, placement = prepare_and_plan_devices(copy_model(model), options.devices, passes, options.passes)
         if placement is not None and (reason := placement.why_no_target(menu)) is not None:
@@ -141,6 +142,11 @@ def measure_session(
         workers=workers,
         say=say,
     )
+
+
+def with_lengths(model: ir.Model, options: CompileOptions) -> ir.Model:
+    """Return a model whose dimensions have the lengths, and share the symbols, that the options allow."""
+    return fix_lengths(separate_lengths(model, options.inputs, options.dims), options.fixed)
 
 
 def _told_path(source: Any) -> str:

@@ -108,11 +108,6 @@ class Database:
         """The SQLite file, where it is one."""
         return sqlite_file(self._engine.url)
 
-    def lookup(self, key: WorkloadKey) -> Outcome | None:
-        """Return the outcome of measuring a kernel, None if it is not known."""
-        record = self.find(key)
-        return None if record is None else record.outcome
-
     def find(self, key: WorkloadKey) -> Record | None:
         """Return the outcome of measuring a kernel with its origin and time, None if it is not known."""
         row = self._row(schema.timing, key.digest)

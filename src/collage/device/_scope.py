@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Protocol
 
 from collage._errors import TargetError
 from collage.target import DEVICE_TYPES, Target
@@ -13,6 +14,8 @@ __all__ = ["ANYWHERE", "SEScope", "ScopeLike", "VirtualDevice", "as_scope", "kin
 _TEXT = re.compile(r"(?P<device>[^:/\[\]\s]+)(:(?P<id>[^/\[\]\s]+))?(\[(?P<target>.*)\])?(/(?P<memory>[^\[\]\s]+))?")
 _MEMORY = re.compile(r"[A-Za-z0-9_.\-]+")
 _FREE = "?"
+_DLPACK_DEVICES = {1: "cpu", 2: "cuda"}
+"""Numbers of device types in DLPack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +147,22 @@ class SEScope:
 VirtualDevice = SEScope
 """The name that the field later gave to ``SEScope``."""
 
-ScopeLike = SEScope | Target | str
-"""Anything that stands for a scope: a scope, a target, a device name such as ``cpu:1``, or their texts."""
+
+class Device(Protocol):
+    """A device as PyTorch has it, ``torch.device("cuda", 1)``."""
+
+    @property
+    def type(self) -> str:
+        """The type of the device."""
+
+    @property
+    def index(self) -> int | None:
+        """Its number; None if any will do."""
+
+
+ScopeLike = SEScope | Target | str | Device | tuple[int, int]
+"""Anything that stands for a scope: a scope, a target, a device name such as ``cpu:1``, or their texts; a device of PyTorch; or
+a device as ``__dlpack_device__`` returns it, a type and a number."""
 
 ANYWHERE = SEScope()
 """The scope of which nothing is known."""
@@ -163,7 +180,11 @@ def as_scope(scope: ScopeLike) -> SEScope:
         return SEScope(target=scope)
     if isinstance(scope, str):
         return SEScope.parse(scope)
-    raise TargetError(f"a scope is an SEScope, a Target or a text such as 'cpu:1', not {scope!r}")
+    if isinstance(scope, tuple) and len(scope) == 2 and scope[0] in _DLPACK_DEVICES:
+        return SEScope(_DLPACK_DEVICES[scope[0]], scope[1])
+    if not isinstance(scope, tuple) and isinstance(getattr(scope, "type", None), str):
+        return SEScope(scope.type, scope.index)
+    raise TargetError(f"a scope is an SEScope, a Target, a device or a text such as 'cpu:1', not {scope!r}")
 
 
 def kind_of(device_type: str) -> str:

@@ -27,6 +27,7 @@ from collage.frontend._probes import PROBES, Probe, probe_inputs
 from collage.frontend._proto import forget_claims, skeleton
 from collage.frontend._read import as_onnx, read_model
 from collage.frontend._sandbox import infer_shapes
+from collage.frontend._separate import separate_lengths
 from collage.frontend._shape_profiles import Lengths, lengths_as_json, lengths_from_json, shape_profiles
 from collage.frontend._weights import WEIGHTS_FILE, place_weights
 from collage.frontend.contrib_ops import has_contrib_ops, is_contributed, opset_to_write_in, standard_form
@@ -77,6 +78,7 @@ __all__ = [
     "probe_inputs",
     "read_model",
     "remove_unused",
+    "separate_lengths",
     "shape_misfit",
     "shape_profiles",
     "single_lengths",

@@ -21,12 +21,13 @@ def inferable(proto: onnx.ModelProto) -> onnx.ModelProto:
     A single one in the middle of a model would leave everything behind it without a shape, and without the toolchains
     that need one.
     """
+    nodes = list(all_nodes(proto.graph.node))
     opset = next((opset for opset in proto.opset_import if opset.domain in ("", "ai.onnx")), onnx.OperatorSetIdProto())
-    if any(is_contributed(node.domain, node.op_type, opset.version) for node in all_nodes(proto.graph.node)):
-        operators = [(node.op_type, len(node.output)) for node in all_nodes(proto.graph.node)]
-        opset.version = opset_to_write_in(opset.version, operators)
+    if any(is_contributed(node.domain, node.op_type, opset.version) for node in nodes):
+        opset.version = opset_to_write_in(opset.version, [(node.op_type, len(node.output)) for node in nodes])
         _expand_contributed(proto.graph, opset.version, {})
-    for node in all_nodes(proto.graph.node):
+        nodes = list(all_nodes(proto.graph.node))
+    for node in nodes:
         if node.domain in ("", "ai.onnx") and node.op_type in _LIKE_FIRST and len(node.output) == 1:
             del node.input[1:], node.attribute[:]
             node.op_type = "Identity"

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from collage._errors import UsageError
 from collage.frontend._expressions import length_of_symbol, substituted, symbols_of
 from collage.frontend._interface import bind_dims, describe_inputs
+from collage.frontend._separate import separate_lengths
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
@@ -25,7 +26,7 @@ def fix_lengths(model: ir.Model, lengths: Mapping[str, int]) -> ir.Model:
 
     Args:
         model: Any model; it is changed.
-        lengths: Lengths by symbol, or by ``input[axis]`` if a dimension of an input has no name.
+        lengths: Lengths by symbol, or by ``input[axis]`` if a dimension of an input has no name, or not the length of its symbol.
 
     Returns:
         The model, that takes no other lengths.
@@ -35,7 +36,7 @@ def fix_lengths(model: ir.Model, lengths: Mapping[str, int]) -> ir.Model:
     """
     if not lengths:
         return model
-    bind_dims(model, lengths)
+    bind_dims(separate_lengths(model, dims=lengths), lengths)
     for spec in describe_inputs(model):
         for dim, length in zip(spec.shape or (), spec.default or (), strict=False):
             fixed = substituted(dim, lengths) if isinstance(dim, str) else dim

@@ -26,6 +26,7 @@ from collage.frontend._sandbox_child import read_exactly, write_all
 __all__ = ["convert_functions", "convert_version", "infer_shapes"]
 
 _LONGEST_SHAPE = 2**17
+_INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 _DYING_S = 5.0
 """A process that has closed its pipes ends at once, unless the machine is very busy."""
 
@@ -54,12 +55,20 @@ def infer_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
         except ModelError:
             return _call("check", model, 0)
     plain = _call("infer", model, 0)
-    if _longest_vector(plain.graph) > _LONGEST_SHAPE:
+    if not _computes_integers(plain.graph) or _longest_vector(plain.graph) > _LONGEST_SHAPE:
         return plain
     try:
         return _call("infer", model, 1)
     except (ModelError, RuntimeError):
         return plain
+
+
+def _computes_integers(graph: onnx.GraphProto) -> bool:
+    """Return True if a node makes a number or a vector of integers. Only these have contents that may be a shape."""
+    kinds = (value.type.tensor_type for value in (*graph.value_info, *graph.output))
+    if any(kind.elem_type in _INTEGERS and len(kind.shape.dim) <= 1 for kind in kinds):
+        return True
+    return any(_computes_integers(body) for node in graph.node for body in bodies_of(node))
 
 
 def _longest_vector(graph: onnx.GraphProto) -> int:

@@ -17,18 +17,17 @@ from collage.graph._calibrated import (
     value_means,
     value_range,
 )
-from collage.graph._clone import clone_node
 from collage.graph._copy import Copier, copy_model
 from collage.graph._dataflow_graph import KERNEL_DOMAIN, Cut, DataflowGraph, value_nbytes
-from collage.graph._extract import COMPOSITE, extract, needed_functions
+from collage.graph._extract import COMPOSITE, all_nodes, extract, needed_functions
 from collage.graph._handle import tensor_handle
-from collage.graph._index_set import IndexSet, bits_of, first_bit, hash_bits, iterate_bits, last_bit
+from collage.graph._index_set import IndexSet, bits_of, iterate_bits
 from collage.graph._kernels import KernelCall, kernel_model, kernels_of, operators_of
 from collage.graph._mapped_tensor import MappedTensor, load_mapped
 from collage.graph._names import NameSupply
 from collage.graph._op_kind import OpKind, is_view, known_operators, main_op_type, op_kind, register_op_kind
 from collage.graph._partition import GLOBAL_SYMBOL, PRIMITIVE, KernelSpec, partition
-from collage.graph._quotient import NotAcyclic, quotient_order
+from collage.graph._quotient import NotAcyclic
 from collage.graph._structural_hash import structural_hash, weight_class
 from collage.graph._sub_graph import ANY_VALID, NestedSubGraph, SubGraph, SubGraphConfig
 from collage.graph._traversal import GraphLike, bodies, constant_tensor, stored_tensor, used_values
@@ -56,29 +55,25 @@ __all__ = [
     "OpKind",
     "SubGraph",
     "SubGraphConfig",
+    "all_nodes",
     "bits_of",
     "bodies",
-    "clone_node",
     "constant_tensor",
     "copy_model",
     "drop_precisions",
     "extract",
-    "first_bit",
-    "hash_bits",
     "is_view",
     "iterate_bits",
     "keep_in_float",
     "kernel_model",
     "kernels_of",
     "known_operators",
-    "last_bit",
     "load_mapped",
     "main_op_type",
     "needed_functions",
     "op_kind",
     "operators_of",
     "partition",
-    "quotient_order",
     "register_op_kind",
     "set_value_means",
     "set_value_range",

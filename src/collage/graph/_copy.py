@@ -11,7 +11,7 @@ from collage.graph._handle import tensor_handle
 
 __all__ = ["Copier", "copy_model"]
 
-_Store = ir.Model | ir.Graph | ir.Function | ir.Node | ir.Value | ir.Attr
+_Store = ir.Model | ir.Graph | ir.Node | ir.Value | ir.Attr
 
 
 def copy_model(model: ir.Model) -> ir.Model:
@@ -91,13 +91,13 @@ class Copier:
             original.domain,
             original.op_type,
             [None if value is None else self._value(value) for value in original.inputs],
-            [self._attribute(attribute) for attribute in original.attributes.values()],
+            [self._attribute(attribute) for attribute in original.attributes.data.values()],
             overload=original.overload,
             outputs=[self._value(value) for value in original.outputs],
             version=original.version,
             name=original.name,
             doc_string=original.doc_string,
-            metadata_props=dict(original.metadata_props),
+            metadata_props=_props(original),
             device_configurations=tuple(map(self._sharded, original.device_configurations)),
         )
         _copy_meta(original, made)
@@ -114,7 +114,7 @@ class Copier:
                 type=None if original.type is None else _copy_type(original.type),
                 doc_string=original.doc_string,
                 const_value=None if original.const_value is None else self._handle(original.const_value),
-                metadata_props=dict(original.metadata_props),
+                metadata_props=_props(original),
             )
             _copy_meta(original, made)
         return made
@@ -155,9 +155,14 @@ def _copy_type(original: ir.TypeProtocol) -> ir.TypeProtocol:
     return copy.deepcopy(original)
 
 
+def _props(original: ir.Node | ir.Value) -> dict[str, str] | None:
+    """A copy of the metadata; None if there is none, without making ``onnx_ir`` set up an empty one."""
+    return dict(original._metadata_props) if original._metadata_props else None
+
+
 def _copy_meta(original: _Store, made: _Store) -> None:
-    """Return the notes that passes left for each other. The notes themselves are shared."""
-    if original.meta:
+    """Copy the notes that passes left for each other. The notes themselves are shared."""
+    if original._metadata:  # ``meta`` would set up an empty one.
         made.meta.update(original.meta)
         for key in original.meta:
             if not original.meta.is_valid(key):

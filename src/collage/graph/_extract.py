@@ -16,6 +16,7 @@ from collage.graph._traversal import bodies, constant_tensor
 __all__ = [
     "COMPOSITE",
     "Extraction",
+    "all_nodes",
     "extract",
     "extraction",
     "kernel_ir_version",

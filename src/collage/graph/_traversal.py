@@ -23,10 +23,9 @@ _NO_TENSORS = frozenset(
 
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs held by the node's attributes (control-flow bodies), in order of attribute name."""
-    for name in sorted(node.attributes):
-        attribute = node.attributes[name]
-        if attribute.is_ref() or attribute.type not in _GRAPH_ATTRIBUTES:
-            continue
+    # Most nodes have none: ``data`` is the dictionary behind the attributes, and read several times as fast.
+    held = [a for a in node.attributes.data.values() if a.type in _GRAPH_ATTRIBUTES and not a.is_ref()]
+    for attribute in sorted(held, key=lambda attribute: attribute.name):
         yield from (attribute.as_graph(),) if attribute.type == ir.AttributeType.GRAPH else attribute.as_graphs()
 
 
@@ -48,7 +47,7 @@ def captured_values(node: ir.Node) -> tuple[ir.Value, ...]:
 def used_values(node: ir.Node) -> tuple[ir.Value, ...]:
     """All values that the node reads, each once: its inputs, then the values that its bodies capture."""
     used = dict.fromkeys(v for v in node.inputs if v is not None)
-    if any(a.type in _GRAPH_ATTRIBUTES for a in node.attributes.values()):
+    if any(a.type in _GRAPH_ATTRIBUTES for a in node.attributes.data.values()):
         used.update(dict.fromkeys(captured_values(node)))
     return tuple(used)
 

@@ -12,7 +12,7 @@ from collage.cost.cost import Cost
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Interval
 from collage.database.database import Database
-from collage.frontend import Lengths, check_given, place_weights, read_model, with_lengths_of
+from collage.frontend import Lengths, check_given, place_weights, read_model, separate_lengths, with_lengths_of
 from collage.measure.estimator import MeasuringCostEstimator
 from collage.measure.jobs import weight_bytes
 from collage.measure.reference_run import capture_made_up
@@ -105,7 +105,7 @@ def measure(
     """
     toolchains = toolchains or registry()
     wanted = toolchains.parse_target(target)
-    prepared = prepare(read_model(model))
+    prepared = prepare(separate_lengths(read_model(model), inputs, dims))
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(db))

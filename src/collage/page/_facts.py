@@ -10,7 +10,7 @@ from collage.page._contents import PageContents
 from collage.page._markup import Markup, join, tag
 from collage.page._table import table
 from collage.page._words import counted
-from collage.report import short_name, title_of
+from collage.report import SearchFacts, short_name, title_of
 
 __all__ = ["machine_section", "numerics_section", "privacy_section", "search_section"]
 
@@ -78,7 +78,7 @@ def search_section(contents: PageContents) -> Markup:
         ("candidates", f"{search.candidates:,}, of which {search.keys:,} distinct" if search.candidates else ""),
         ("built", f"{search.built:,}"),
         ("measured", f"{search.measured:,}; {search.cache_hits:,} were known"),
-        ("proof", "no plan of these candidates can be cheaper" if search.optimal else "none; see docs/fusion.md"),
+        ("proof", _proof(search)),
         ("time in all", f"{search.wall_s:.0f} s" if search.wall_s else ""),
     ]
     if record is not None and record.dropped:
@@ -88,6 +88,15 @@ def search_section(contents: PageContents) -> Markup:
     return _section(
         "search", "The search", join(_list(facts), tag("ul", [tag("li", n) for n in notes]) if notes else "")
     )
+
+
+def _proof(search: SearchFacts) -> str:
+    """Return what is known of plans that were not tried."""
+    if search.optimal:
+        return "no plan of these candidates can be cheaper"
+    if search.gap is None:
+        return "none; see docs/fusion.md"
+    return f"a plan of these candidates can be cheaper by {search.gap:.0%} at most"
 
 
 def machine_section(contents: PageContents) -> Markup:

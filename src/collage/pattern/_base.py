@@ -387,7 +387,7 @@ class Pattern(PatternLike):
         """
         if not callable(test):
             raise PatternError(f"where() takes a function of a value, and a text that names it, not {test!r}")
-        return self._refined(Predicate(text, lambda _scope, value, _node: bool(test(value))))
+        return self._refined(Predicate(text, lambda _scope, value, _node: bool(test(value)), is_local=False))
 
     def __getitem__(self, index: int) -> Pattern:
         """Output number ``index`` of the node. Without an index, an operand is the node's first output."""

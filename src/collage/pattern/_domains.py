@@ -117,11 +117,9 @@ def _local(pattern: Pattern, scope: Scope, known: dict[tuple[object, ...], Domai
             nodes: Iterable[ir.Node] = scope.by_type.get((pattern.domain, pattern.op_types[0]), ())
         else:
             nodes = (node for node in scope.nodes if node.outputs and pattern.accepts_type(node))
-        known[key] = {
-            node: None
-            for node in nodes
-            if all(predicate.test(scope, node.outputs[0], node) for predicate in pattern.predicates)
-        }
+        known[key] = dict.fromkeys(nodes)
+        for predicate in pattern.predicates:
+            known[key] = {node: None for node in known[key] if predicate.test(scope, node.outputs[0], node)}
     if scope.fuzzy_ops or not pattern.children:
         return known[key]
     return {node: None for node in known[key] if pattern.fits_operands(scope.makers(node))}

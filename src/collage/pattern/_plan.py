@@ -46,6 +46,13 @@ class Plan:
     groups: list[list[Pattern]] | None = None
     moved: dict[Pattern, set[Pattern]] = field(default_factory=dict)
 
+    @property
+    def is_local(self) -> bool:
+        """True if the operands of nodes alone decide about a match, and no other users of its values."""
+        predicates = (predicate for pattern in self.order for predicate in pattern.predicates)
+        is_plain = not any(self.constraints.values()) and not self.inner and self.non_leaf is None
+        return is_plain and all(predicate.is_local for predicate in predicates)
+
     def edges(self, pattern: Pattern) -> Iterator[UsedBy]:
         """The use constraints that a pattern takes part in."""
         return (c for c in self.constraints.get(pattern, ()) if isinstance(c, UsedBy))

@@ -28,11 +28,13 @@ class Predicate:
         text: The demand in words, for messages.
         test: Called with the scope, the value, and its producer (None for inputs and initializers).
         found: Returns a text about the value that was found instead; called only when a failure is explained.
+        is_local: True if only the value and its producer count, and not the users of the value.
     """
 
     text: str
     test: Callable[[Scope, ir.Value, ir.Node | None], bool]
     found: Callable[[Scope, ir.Value, ir.Node | None], str] | None = None
+    is_local: bool = True
 
 
 def attr_is(name: str, value: Any) -> Predicate:

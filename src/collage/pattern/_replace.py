@@ -17,9 +17,10 @@ from collage.graph import constant_tensor, used_values
 from collage.pattern import _operators
 from collage.pattern._builder import Builder, NotApplicable
 from collage.pattern._constants import settle
+from collage.pattern._facts import Fact
 from collage.pattern._match import Match
 from collage.pattern._scope import Scope, label
-from collage.pattern._types import Fact, Found, Types, conclude, refused_if_invalid
+from collage.pattern._types import Found, Types, conclude, refused_if_invalid
 
 RULE_KEY = "collage.rewrite.rule"
 """Metadata of new nodes: the rule that made them."""
@@ -54,10 +55,14 @@ class Edit:
     imports: Mapping[str, int]
 
     @property
+    def gone(self) -> set[ir.Value]:
+        """Values that the edit replaces or takes out."""
+        return {*self.replaced, *(v for node in self.removed for v in node.outputs)}
+
+    @property
     def touched(self) -> set[ir.Value]:
         """Values whose maker or users the edit changes."""
-        inputs = (v for node in (*self.new_nodes, *self.removed) for v in node.inputs if v is not None)
-        return {*self.replaced, *inputs, *(v for node in self.removed for v in node.outputs)}
+        return self.gone.union(v for node in (*self.new_nodes, *self.removed) for v in node.inputs if v is not None)
 
 
 def plan_edit(

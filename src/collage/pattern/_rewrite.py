@@ -149,6 +149,7 @@ def rewrite(
     disabled: Iterable[str] = (),
     verify: bool = False,
     budget: int | None = None,
+    in_place: bool = False,
 ) -> RewriteResult:
     """Applies rules to every graph, body and function of a model.
 
@@ -161,6 +162,8 @@ def rewrite(
             results.
         budget: Search steps allowed for each rule in each graph, None takes the default. A search that needs more is
             stopped: what it found is rewritten, and an entry of ``refused`` says so.
+        in_place: True changes the model that is given, which saves the time of a copy. If anything is raised, it is left with the
+            replacements that were made until then.
 
     Raises:
         RewriteLoop: The rules have no fixed point.
@@ -176,7 +179,7 @@ def rewrite(
             raise PatternError(f"rule {rule.label!r} has no pattern; set self.pattern in its __init__")
     wanted = _enabled(rules, disabled)
     with _collector_paused():
-        return _rewritten(model, wanted, iterative, verify, budget)
+        return _rewritten(model if in_place else copy_model(model), wanted, iterative, verify, budget)
 
 
 @contextmanager
@@ -197,9 +200,9 @@ def _collector_paused() -> Iterator[None]:
 def _rewritten(
     model: ir.Model, wanted: Sequence[RewriteRule], iterative: bool, verify: bool, budget: int | None
 ) -> RewriteResult:
-    run = _Run(copy_model(model), [(rule, compile_pattern(rule.pattern)) for rule in wanted], verify, budget)
-    seen = {_fingerprint(run.model, run.tensors): 0}
-    limit = GROWTH * _size(model) + 1000
+    run = _Run(model, [(rule, compile_pattern(rule.pattern)) for rule in wanted], verify, budget)
+    seen: dict[str, int] = {}
+    limit = GROWTH * run.size + 1000
     rounds = 0
     while True:
         rounds += 1
@@ -208,12 +211,12 @@ def _rewritten(
         run.sweep()
         if len(run.applied) == count or not iterative:
             break
-        state = _fingerprint(run.model, run.tensors)
-        since = seen.setdefault(state, len(run.applied))
-        if since < len(run.applied):
-            raise _loop(run.applied[since:], "came back to a model that it had before")
-        if run.deepest > MAX_DEPTH or _size(run.model) > limit:
-            raise _loop(run.applied[count:], f"found no end in {rounds} rounds, at {_size(run.model)} nodes")
+        if rounds > 1:  # Most rewrites end after the first. One without end comes back to a later model too.
+            since = seen.setdefault(_fingerprint(model, run.tensors), len(run.applied))
+            if since < len(run.applied):
+                raise _loop(run.applied[since:], "came back to a model that it had before")
+        if run.deepest > MAX_DEPTH or run.size > limit:
+            raise _loop(run.applied[count:], f"found no end in {rounds} rounds, at {run.size} nodes")
     return RewriteResult(run.model, tuple(run.applied), tuple(run.refused), rounds)
 
 
@@ -241,7 +244,9 @@ class _Run:
         self.tensors: dict[int, object] = {}
         self.deepest = 0
         self._depths: dict[ir.Node, int] = {}
-        self.names = NameSupply(reserved=_names(model))
+        graphs = [scope.graph for scope in scopes_of(model)]
+        self.size = sum(map(len, graphs))
+        self.names = NameSupply(reserved=_names(graphs))
 
     def sweep(self) -> None:
         """Goes over the model once, rule by rule; functions that are kernels are left alone."""
@@ -278,7 +283,7 @@ class _Run:
                 if current is not None:
                     edit = self._checked(rule, current, scope)
                     if edit is not None:
-                        touched |= edit.touched
+                        touched |= edit.gone if plan.is_local else edit.touched
                         rewritten.update(found.nodes, edit.new_nodes)
                         scope = self._commit(rule, current, edit, scope)
 
@@ -321,6 +326,7 @@ class _Run:
         scope = _replace.commit(edit, rule.label, imports, self.names.fresh, scope, self.model.ir_version >= 4)
         self.types.forget_calls(edit.new_nodes)
         self.applied.append(Application(rule.label, names, _names_of(edit.new_nodes)))
+        self.size += len(edit.new_nodes) - len(edit.removed)
         return scope
 
 
@@ -396,17 +402,13 @@ def _loop(applied: Iterable[Application], what: str) -> RewriteLoop:
     return error
 
 
-def _names(model: ir.Model) -> set[str]:
+def _names(graphs: Iterable[ir.Graph]) -> set[str]:
     names: set[str] = set()
-    for graph in (scope.graph for scope in scopes_of(model)):
+    for graph in graphs:
         for value in (*graph.inputs, *graph.initializers.values(), *(v for node in graph for v in node.outputs)):
             names.add(value.name or "")
         names.update(node.name or "" for node in graph)
     return names
-
-
-def _size(model: ir.Model) -> int:
-    return sum(len(scope.graph) for scope in scopes_of(model))
 
 
 def _fingerprint(model: ir.Model, tensors: dict[int, object]) -> str:

@@ -70,8 +70,10 @@ class Scope:
         listed = tuple(self.graph)
         seen: set[ir.Node] = set()
         for node in listed:
-            if any(p is not None and p.graph is node.graph and p not in seen for p in node.predecessors()):
-                return _sorted(listed)
+            for value in node.inputs:
+                maker = None if value is None else value.producer()
+                if maker is not None and maker not in seen and maker.graph is node.graph:
+                    return _sorted(listed)
             seen.add(node)
         return listed
 

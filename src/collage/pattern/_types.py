@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -10,67 +10,16 @@ import onnx
 import onnx_ir as ir
 
 from collage._errors import ModelError
-from collage.frontend import bodies_of, infer_shapes, inferable, is_contributed
-from collage.graph import bodies, clone_node, constant_tensor, needed_functions, tensor_handle, used_values
+from collage.frontend import infer_shapes, inferable, is_contributed
+from collage.graph import all_nodes, needed_functions, used_values
 from collage.pattern._builder import NotApplicable
+from collage.pattern._facts import Fact, claim_of
 from collage.pattern._operators import is_standard, type_fault
 from collage.pattern._scope import Scope
+from collage.pattern._type_request import TypeRequest, resolved
 
-_SMALL_BYTES = 1024
-"""Larger constants are not given to inference, which reads the small ones: shapes, axes, sizes."""
 _KEPT_BYTES = 1 << 16
 """Of larger models the answer of inference is not kept."""
-
-Dims = tuple[int | str | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """Type and dimensions of a value, as far as they are known.
-
-    Attributes:
-        type: Its type, None if unknown.
-        dims: Its dimensions: lengths, symbols of the model, None for one that is unknown. None if the rank is.
-    """
-
-    type: ir.TypeProtocol | None = None
-    dims: Dims | None = None
-
-    @property
-    def dtype(self) -> ir.DataType | None:
-        """The element type of a tensor."""
-        return self.type.dtype if isinstance(self.type, ir.TensorType) else None
-
-    @property
-    def shape(self) -> ir.Shape | None:
-        """The dimensions as a shape."""
-        return None if self.dims is None else ir.Shape(self.dims)
-
-    def refined(self, other: Fact) -> Fact:
-        """Fill in from another fact what is unknown here, where the two agree."""
-        if self.type is not None and other.type is not None and self.type != other.type:
-            return self
-        dims = self.dims if self.dims is not None else other.dims
-        if self.dims is not None and other.dims is not None and len(self.dims) == len(other.dims):
-            pairs = zip(self.dims, other.dims, strict=True)
-            dims = tuple(a if isinstance(a, int) or b is None else b for a, b in pairs)
-        return Fact(self.type or other.type, dims)
-
-    def says_more_than(self, other: Fact) -> bool:
-        """Return True if this has a type, rank or length that the other lacks."""
-        if (self.type is not None and other.type is None) or (self.dims is not None and other.dims is None):
-            return True
-        pairs = zip(self.dims or (), other.dims or (), strict=False)
-        return any(isinstance(a, int) and not isinstance(b, int) for a, b in pairs)
-
-
-def claim_of(value: ir.Value) -> Fact:
-    """Return the type and shape that a value states."""
-    tensor = constant_tensor(value)
-    if tensor is not None:
-        return Fact(ir.TensorType(tensor.dtype), tuple(tensor.shape.numpy()))
-    dims = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
-    return Fact(value.type, dims)
 
 
 @dataclass(slots=True, eq=False)
@@ -119,16 +68,6 @@ class Types:
         known = is_standard(node.domain) or node.op_identifier() in self.model.functions
         return not known and not is_contributed(node.domain, node.op_type, imports.get("", 0))
 
-    def ask(self, model: onnx.ModelProto, strict: bool) -> onnx.GraphProto:
-        """Ask ONNX's inference, once for all small models that are equal: a rule makes the same of each of its matches."""
-        key = (model.SerializeToString(deterministic=True), strict)
-        answer = self._answers.get(key)
-        if answer is None:
-            answer = infer_shapes(model, strict=strict).graph
-            if len(key[0]) <= _KEPT_BYTES:
-                self._answers[key] = answer
-        return answer
-
     def forget_calls(self, nodes: Sequence[ir.Node]) -> None:
         """Forget the contexts of functions if new nodes call one."""
         if any(node.op_identifier() in self.model.functions for node in nodes):
@@ -161,9 +100,9 @@ class Types:
         if not nodes:
             return {}
         try:
-            return _Piece(self, nodes, context, claims).infer(imports, strict)
+            return self._asked(nodes, context, imports, strict, claims or {})
         except RuntimeError:
-            found = _Piece(self, nodes, context, claims).infer(imports, strict=False)
+            found = self._asked(nodes, context, imports, False, claims or {})
             known = Context(context.graph, {**context.known, **found, **(claims or {})}, context.attributes)
             typed = [node for node in nodes if all(known.of(value).type is not None for value in used_values(node))]
             if len(typed) == len(nodes):
@@ -172,8 +111,31 @@ class Types:
                 dtypes = [None if value is None else known.of(value).dtype for value in node.inputs]
                 if fault := type_fault(node, dtypes, imports):
                     raise RuntimeError(fault) from None
-            _Piece(self, typed, known, claims).infer(imports, strict)
+            self._asked(typed, known, imports, strict, claims or {})
             return found
+
+    def _asked(
+        self,
+        nodes: Sequence[ir.Node],
+        context: Context,
+        imports: Mapping[str, int],
+        strict: bool,
+        claims: Mapping[ir.Value, Fact],
+    ) -> dict[ir.Value, Fact]:
+        """Ask ONNX's inference, once for all small requests that are equal: a rule makes the same of each of its matches."""
+        request = TypeRequest(nodes, context.of, context.attributes, claims)
+        model = request.model
+        model.opset_import.extend(onnx.OperatorSetIdProto(domain=name, version=imports[name]) for name in imports)
+        model.functions.extend(map(ir.serde.serialize_function, needed_functions(self.model, nodes)))
+        version = imports.get("", 0)
+        strict = strict and not any(is_contributed(node.domain, node.op_type, version) for node in all_nodes(nodes))
+        key = (model.SerializeToString(deterministic=True), strict)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = infer_shapes(inferable(model), strict=strict).graph
+            if len(key[0]) <= _KEPT_BYTES:
+                self._answers[key] = answer
+        return request.facts(answer)
 
     def accept(self, changed: Mapping[ir.Value, Fact], context: Context) -> dict[ir.Value, Fact]:
         """Check that the users of values accept the types and shapes that are known now and were not before.
@@ -218,133 +180,11 @@ class Types:
                 for call in calls:
                     given = [Fact() if value is None else caller.of(value) for value in call.inputs]
                     attributes = dict(function.attributes)
-                    attributes.update((a.name, a) for a in _resolved(call.attributes.values(), caller.attributes))
+                    attributes.update((a.name, a) for a in resolved(call.attributes.values(), caller.attributes))
                     if (key := f"{given} {attributes}") not in seen:
                         seen.add(key)
                         known = dict(zip(function.inputs, given, strict=False))
                         yield Context(function.graph, known, attributes)
-
-
-class _Piece:
-    """Nodes cut out of a model, as a model that inference reads.
-
-    Args:
-        types: The types of the model that the nodes are from. It holds the functions that they call.
-        nodes: The nodes, in order.
-        context: The known facts about the values that they read.
-        claims: Results that are taken for inputs, and what is known of them then.
-    """
-
-    def __init__(
-        self,
-        types: Types,
-        nodes: Sequence[ir.Node],
-        context: Context,
-        claims: Mapping[ir.Value, Fact] | None = None,
-    ) -> None:
-        self.types, self.claims = types, claims or {}
-        self.values: dict[ir.Value, ir.Value] = {}
-        self.symbols: set[str] = set()
-        made = {value for node in nodes for value in node.outputs}
-        self.inputs: list[ir.Value] = []
-        self.weights: list[ir.Value] = []
-        for value in dict.fromkeys(value for node in nodes for value in used_values(node)):
-            if value not in made:
-                self._take_in(value, self.claims.get(value) or context.of(value))
-        given = set(self.values)
-        self.nodes = [self._cloned(node) for node in nodes]
-        for old, new in self.values.items():
-            if old not in given and old not in self.claims:
-                self._claim(old, new)
-        for index, new in enumerate(self.values.values()):
-            if new.const_value is not None:
-                new.const_value = tensor_handle(new.const_value)
-            if new.name != "":
-                new.name = f"v{index}"
-        for node in self.nodes:
-            _resolve(node, context.attributes)
-
-    def _take_in(self, value: ir.Value, fact: Fact) -> None:
-        self._note_symbols(fact)
-        new = self.values[value] = ir.Value(name="input", type=fact.type, shape=fact.shape)
-        tensor = constant_tensor(value)
-        if tensor is not None and not isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= _SMALL_BYTES:
-            new.const_value = tensor
-            self.weights.append(new)
-        else:
-            self.inputs.append(new)
-
-    def _cloned(self, node: ir.Node) -> ir.Node:
-        """A copy of a node. Readers of its claimed results read an input instead."""
-        copy = clone_node(node, self.values)
-        for old in node.outputs:
-            if old in self.claims:
-                self.values[old].name, self.values[old].type, self.values[old].shape = f"cut_{old.name}", None, None
-                self._take_in(old, self.claims[old])
-        return copy
-
-    def _claim(self, old: ir.Value, new: ir.Value) -> None:
-        """Keep the stated type of a result only if nothing is inferred, or if it is an output of the graph."""
-        maker = old.producer()
-        if maker is not None and is_standard(maker.domain) and not old.is_graph_output():
-            new.shape = None
-        self._note_symbols(claim_of(new))
-
-    def _note_symbols(self, fact: Fact) -> None:
-        self.symbols.update(dim for dim in fact.dims or () if isinstance(dim, str))
-
-    def infer(self, imports: Mapping[str, int], strict: bool) -> dict[ir.Value, Fact]:
-        graph = ir.Graph(
-            self.inputs, [], nodes=self.nodes, initializers=self.weights, opset_imports=dict(imports), name="piece"
-        )
-        functions = needed_functions(self.types.model, self.nodes)
-        proto = ir.to_proto(ir.Model(graph, ir_version=10, functions=functions))
-        version = imports.get("", 0)
-        strict = strict and not any(is_contributed(node.domain, node.op_type, version) for node in graph.all_nodes())
-        found = dict(_type_protos(self.types.ask(inferable(proto), strict)))
-        names = {old: new.name for old, new in self.values.items()}
-        return {old: self._fact(found[name]) for old, name in names.items() if name in found}
-
-    def _fact(self, proto: onnx.TypeProto) -> Fact:
-        if proto.WhichOneof("value") == "tensor_type" and not proto.denotation:  # As nearly all are, without a detour.
-            tensor = proto.tensor_type
-            told = (d.dim_value if d.HasField("dim_value") else self._symbol(d.dim_param) for d in tensor.shape.dim)
-            return Fact(ir.TensorType(ir.DataType(tensor.elem_type)), tuple(told) if tensor.HasField("shape") else None)
-        shape = ir.serde.deserialize_type_proto_for_shape(proto)
-        dims = None if shape is None else tuple(d if isinstance(d, int) else self._symbol(d.value) for d in shape)
-        return Fact(ir.serde.deserialize_type_proto_for_type(proto), dims)
-
-    def _symbol(self, name: str | None) -> str | None:
-        """A symbol of the model; None for one that inference made up."""
-        return name if name in self.symbols else None
-
-
-def _type_protos(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TypeProto]]:
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.WhichOneof("value"):
-            yield value.name, value.type
-    for node in graph.node:
-        for body in bodies_of(node):
-            yield from _type_protos(body)
-
-
-def _resolve(node: ir.Node, attributes: Mapping[str, ir.Attr]) -> None:
-    """Put the attributes of a call in place of references to them, in bodies too; those that it lacks are left out."""
-    if any(attribute.is_ref() for attribute in node.attributes.values()):
-        resolved = list(_resolved(list(node.attributes.values()), attributes))
-        node.attributes.clear()
-        node.attributes.update((attribute.name, attribute) for attribute in resolved)
-    for body in bodies(node):
-        for inner in body:
-            _resolve(inner, attributes)
-
-
-def _resolved(given: Iterable[ir.Attr], attributes: Mapping[str, ir.Attr]) -> Iterator[ir.Attr]:
-    for attribute in given:
-        if not attribute.is_ref():
-            yield attribute
-        elif (meant := attributes.get(str(attribute.ref_attr_name))) is not None and meant.value is not None:
-            yield ir.Attr(attribute.name, meant.type, meant.value)
 
 
 def conclude(

@@ -261,12 +261,13 @@ def _as_tensor(port: Port, dtype: np.dtype[Any] | None, value: Any) -> Any:
 def _check_shape(port: Port, shape: tuple[int, ...], symbols: dict[str, int]) -> None:
     if port.shape is None:
         return
-    fits = len(shape) == len(port.shape)
+    fits, remedy = len(shape) == len(port.shape), ""
     for axis, (given, wanted) in enumerate(zip(shape, port.shape, strict=False)):
         if isinstance(wanted, int):
             fits = fits and given == wanted
-        else:
-            fits = fits and symbols.setdefault(wanted or f"{port.name}[{axis}]", given) == given
+        elif symbols.setdefault(wanted or f"{port.name}[{axis}]", given) != given:
+            fits, place = False, f"{port.name}[{axis}]"
+            remedy = f"; if it may have another {wanted} than other inputs, compile with --dim '{place}={given}'"
     if not fits:
         where = f" where {', '.join(f'{k}={v}' for k, v in symbols.items())}" if symbols else ""
-        raise InputError(f"input {port.name!r} has shape {list(shape)}, but the model takes {port}{where}")
+        raise InputError(f"input {port.name!r} has shape {list(shape)}, but the model takes {port}{where}{remedy}")

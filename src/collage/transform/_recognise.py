@@ -78,13 +78,10 @@ class _Recognise(ModulePass):
         super().__init__(PassInfo(type(self).__name__, opt_level=3, required=("InferType",)))
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Rewrites a copy."""
-        with marked_functions_hidden(model) as hidden:
-            result = rewrite(model, [rule() for rule in self.rules])
-        if not result.applied:
-            return model
-        result.model.functions.update(hidden)
-        return result.model
+        """Rewrites the model."""
+        with marked_functions_hidden(model):
+            rewrite(model, [rule() for rule in self.rules], in_place=True)
+        return model
 
 
 class _LayerNorm(RewriteRule):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from tests.timings import outcome_in
 
 from collage._errors import UsageError
 from collage.cost.outcome import Outcome, Status
@@ -31,12 +32,12 @@ OLD = sorted((Path(__file__).parents[2] / "data").glob("timings-schema-*.sqlite"
 
 def test_what_is_recorded_is_found_again(database_url: str) -> None:
     with Database(database_url) as database:
-        assert database.lookup(KEY) is None
+        assert outcome_in(database, KEY) is None
         database.record(KEY, GOOD)
     with Database(database_url) as database:
-        assert database.lookup(KEY) == replace(GOOD, recorded=True)
+        assert outcome_in(database, KEY) == replace(GOOD, recorded=True)
         database.record(KEY, Outcome(Status.CRASH, "signal 11"))
-        again = database.lookup(KEY)
+        again = outcome_in(database, KEY)
         assert again is not None
         assert (again.status, again.reason, again.time, again.ok) == (Status.CRASH, "signal 11", None, False)
 
@@ -52,7 +53,7 @@ def test_every_part_of_the_key_counts(tmp_path: Path, part: str) -> None:
     other = replace(KEY, **{part: 7 if isinstance(getattr(KEY, part), int) else "other"})
     with Database(str(tmp_path / "t.sqlite")) as database:
         database.record(KEY, GOOD)
-        assert database.lookup(other) is None
+        assert outcome_in(database, other) is None
 
 
 def test_facts(database_url: str) -> None:
@@ -76,7 +77,7 @@ def test_local_facts_hold_on_the_machine_that_found_them_out(database_url: str) 
 def test_what_is_no_number_is_kept_as_unknown(database_url: str, number: float) -> None:
     with Database(database_url) as database:
         database.record(KEY, Outcome(Status.WRONG, "NaN \x00 \udc80", None, number))
-        found = database.lookup(KEY)
+        found = outcome_in(database, KEY)
     assert found is not None
     assert (found.status, found.error) == (Status.WRONG, None)
     assert found.reason is not None
@@ -101,9 +102,9 @@ def test_reading_waits_for_no_writer(tmp_path: Path) -> None:
             writer.execute("BEGIN IMMEDIATE")
             writer.execute("DELETE FROM timing")
             started = time.monotonic()
-            assert database.lookup(KEY) is not None
+            assert outcome_in(database, KEY) is not None
             with Database(path) as another:
-                assert another.lookup(KEY) is not None
+                assert outcome_in(another, KEY) is not None
             assert time.monotonic() - started < 30, "a writer is waited for a minute"
             writer.execute("ROLLBACK")
 
@@ -113,8 +114,8 @@ def test_databases_of_every_older_version_stay_readable(file: Path, tmp_path: Pa
     path = tmp_path / "t.sqlite"
     shutil.copy(file, path)
     with Database(str(path)) as database:
-        assert database.lookup(KEY) == replace(GOOD, recorded=True)
-        crashed = database.lookup(replace(KEY, kernel="other"))
+        assert outcome_in(database, KEY) == replace(GOOD, recorded=True)
+        crashed = outcome_in(database, replace(KEY, kernel="other"))
         assert crashed is not None
         assert (crashed.status, crashed.build_s) == (Status.CRASH, 1.5)
         assert database.fact(fact="support", structure="hash", target="llvm", build="tvm 1") == {"reason": None}
@@ -123,7 +124,7 @@ def test_databases_of_every_older_version_stay_readable(file: Path, tmp_path: Pa
         assert found.origin != database.origin
         database.record(replace(KEY, kernel="new"), GOOD)
     with Database(str(path)) as database:
-        assert database.lookup(replace(KEY, kernel="new")) == replace(GOOD, recorded=True)
+        assert outcome_in(database, replace(KEY, kernel="new")) == replace(GOOD, recorded=True)
 
 
 def test_an_older_version_is_brought_up_to_date_on_postgresql_too(postgres: str, tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_an_older_version_is_brought_up_to_date_on_postgresql_too(postgres: str,
         connection.exec_driver_sql(f"INSERT INTO timing VALUES ({', '.join(['%s'] * len(row))})", row)
     engine.dispose()
     with Database(postgres) as database:
-        assert database.lookup(KEY) == replace(GOOD, recorded=True)
+        assert outcome_in(database, KEY) == replace(GOOD, recorded=True)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +184,7 @@ def test_what_is_no_database_of_ours_is_refused_in_one_sentence(tmp_path: Path, 
     path = tmp_path / "t.sqlite"
     spoil(path)  # type: ignore[operator]
     with pytest.raises(UsageError, match=r"cannot (open|use|read) the timing database .*t\.sqlite") as caught:
-        Database(str(path)).lookup(KEY)
+        outcome_in(Database(str(path)), KEY)
     assert "\n" not in str(caught.value)
 
 
@@ -200,7 +201,7 @@ def test_pages_damaged_later_end_in_a_clear_error(tmp_path: Path) -> None:
         assert database.complaints() is not None
         with pytest.raises(UsageError, match="cannot read the timing database"):
             for i in range(300):
-                database.lookup(replace(KEY, kernel=str(i)))
+                outcome_in(database, replace(KEY, kernel=str(i)))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -222,7 +223,7 @@ def test_what_may_not_be_written_can_be_read(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr("os.access", lambda *_: False)
         before = sorted(tmp_path.iterdir())
         with Database(str(path), reading=True) as copy:
-            assert copy.lookup(KEY) is not None
+            assert outcome_in(copy, KEY) is not None
             assert copy.complaints() is None
             assert copy.file == path
             with pytest.raises(UsageError, match="cannot write the timing database"):
@@ -238,7 +239,7 @@ def test_what_an_older_version_wrote_and_nobody_may_write_can_be_read(
     before = path.read_bytes()
     monkeypatch.setattr("os.access", lambda *_: False)
     with Database(str(path), reading=True) as database:
-        assert database.lookup(KEY) == replace(GOOD, recorded=True)
+        assert outcome_in(database, KEY) == replace(GOOD, recorded=True)
         assert database.complaints() is None
         assert len(list(database.rows(timing))) == 3
         with pytest.raises(UsageError, match="cannot write the timing database"):
@@ -262,7 +263,7 @@ def test_a_file_in_a_folder_that_may_not_be_written_can_be_read(tmp_path: Path) 
     (tmp_path / "t.sqlite").chmod(0o400)
     tmp_path.chmod(0o500)
     with Database(str(tmp_path / "t.sqlite"), reading=True) as database:
-        assert database.lookup(KEY) is not None
+        assert outcome_in(database, KEY) is not None
 
 
 def test_a_full_disk_is_a_clear_error_and_what_was_recorded_is_kept(tmp_path: Path) -> None:
@@ -275,7 +276,7 @@ def test_a_full_disk_is_a_clear_error_and_what_was_recorded_is_kept(tmp_path: Pa
             for i in range(1000):
                 database.record(replace(KEY, kernel=str(i)), replace(GOOD, reason="x" * 2000))
     with Database(path) as database:
-        assert database.lookup(KEY) is not None
+        assert outcome_in(database, KEY) is not None
 
 
 @pytest.mark.parametrize(
@@ -297,7 +298,7 @@ def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
     path.touch()
     with Database(str(path)) as database:
         database.record(KEY, GOOD)
-        assert database.lookup(KEY) is not None
+        assert outcome_in(database, KEY) is not None
 
 
 HOSTILE = [
@@ -336,9 +337,9 @@ def test_a_row_that_makes_no_sense_is_as_good_as_none(tmp_path: Path, change: st
         with contextlib.closing(sqlite3.connect(path)) as connection:
             connection.execute(f"UPDATE timing SET {change}")
             connection.commit()
-        assert database.lookup(KEY) is None
+        assert outcome_in(database, KEY) is None
         database.record(KEY, GOOD)
-        assert database.lookup(KEY) == replace(GOOD, recorded=True)
+        assert outcome_in(database, KEY) == replace(GOOD, recorded=True)
 
 
 @pytest.mark.parametrize("change", HARMLESS)
@@ -349,7 +350,7 @@ def test_nonsense_where_it_does_not_matter_costs_nothing_else(tmp_path: Path, ch
         with contextlib.closing(sqlite3.connect(path)) as connection:
             connection.execute(f"UPDATE timing SET {change}")
             connection.commit()
-        found = database.lookup(KEY)
+        found = outcome_in(database, KEY)
         assert found is not None
         assert found.time == GOOD.time
 
@@ -514,14 +515,14 @@ def test_writers_side_by_side_and_killed_lose_nothing_acknowledged(database_url:
     with Database(database_url) as database:
         for name, count in counts.items():
             for i in range(count):
-                assert database.lookup(replace(KEY, kernel=f"{name}-{i}")) is not None
+                assert outcome_in(database, replace(KEY, kernel=f"{name}-{i}")) is not None
 
 
 def test_a_summary_survives_the_trip_exactly(database_url: str) -> None:
     odd = Summary(0.1 + 0.2, 1e-9, 1 / 3, 7, 1e-17)
     with Database(database_url) as database:
         database.record(KEY, Outcome(Status.OK, None, odd, 0.0, 0.1))
-        found = database.lookup(KEY)
+        found = outcome_in(database, KEY)
     assert found is not None
     assert found.time == odd
 

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from tests.timings import outcome_in
 
 from collage._errors import UsageError
 from collage.cli._app import _main
@@ -64,7 +65,7 @@ def test_what_is_exported_is_imported_on_every_engine(database_url: str, tmp_pat
         imported(other, exported(one))
         for kernel in "klm":
             key = replace(KEY, kernel=kernel)
-            assert other.lookup(key) == one.lookup(key)
+            assert outcome_in(other, key) == outcome_in(one, key)
             record = other.find(key)
             assert record is not None
             assert record.origin == f"{one.origin} (imported)"
@@ -83,14 +84,14 @@ def test_what_was_measured_here_is_never_replaced_and_of_others_the_newer_is_kep
         fill(here, "k")
         fill(there, "k", "l", outcome=slow)
         assert imported(here, exported(there)).taken == 1
-        assert here.lookup(replace(KEY, kernel="k")).time == GOOD.time
-        assert here.lookup(replace(KEY, kernel="l")).time == slow.time
+        assert outcome_in(here, replace(KEY, kernel="k")).time == GOOD.time
+        assert outcome_in(here, replace(KEY, kernel="l")).time == slow.time
         older = exported(there)
         fill(there, "l")
         assert merge(here, str(tmp_path / "b.sqlite")).taken == 1
-        assert here.lookup(replace(KEY, kernel="l")).time == GOOD.time
+        assert outcome_in(here, replace(KEY, kernel="l")).time == GOOD.time
         imported(here, older)
-        assert here.lookup(replace(KEY, kernel="l")).time == GOOD.time
+        assert outcome_in(here, replace(KEY, kernel="l")).time == GOOD.time
 
 
 def test_a_race_that_comes_as_text_is_never_taken_for_one_that_was_held_here(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_merging_between_engines(postgres: str, database_url: str, tmp_path: Pat
         fill(source, "k", "l")
         path = str(source.file) if source.file else database_url
         assert merge(target, path).timings == 2
-        assert target.lookup(replace(KEY, kernel="l")) == replace(GOOD, recorded=True)
+        assert outcome_in(target, replace(KEY, kernel="l")) == replace(GOOD, recorded=True)
 
 
 HEADER = {"format": "collage timings", "schema": schema.SCHEMA, "origin": "x", "made_at_s": 1.0}
@@ -238,7 +239,7 @@ def test_prune_takes_what_everything_given_applies_to(tmp_path: Path) -> None:
         assert count(kind="support") == (0, 1)
         assert count(build="1.30", machine="0123") == (0, 1)
         assert prune(database, Choice(status="crash")) == (1, 0)
-        assert database.lookup(replace(KEY, kernel="bad")) is None
+        assert outcome_in(database, replace(KEY, kernel="bad")) is None
         assert len(list(listing(database))) == 4
 
 

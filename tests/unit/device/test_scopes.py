@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,8 +95,14 @@ def test_what_makes_no_sense_is_refused(text: str) -> None:
         as_scope(text)
 
 
+def test_devices_of_other_libraries_are_scopes() -> None:
+    assert as_scope(SimpleNamespace(type="cuda", index=1)) == SEScope("cuda", 1)  # As a torch.device is.
+    assert as_scope(SimpleNamespace(type="cpu", index=None)) == SEScope("cpu")
+    assert as_scope(np.zeros(1).__dlpack_device__()) == SEScope("cpu", 0)
+
+
 def test_what_is_no_scope_at_all_is_refused() -> None:
-    for wrong in (3, None, True):
+    for wrong in (3, None, True, np.dtype("f4"), (99, 0), (1,), (1, -1)):
         with pytest.raises(TargetError):
             as_scope(wrong)  # type: ignore[arg-type]
     with pytest.raises(TargetError):

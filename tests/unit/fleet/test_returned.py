@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.timings import outcome_in
 from tests.unit.fleet.artefacts import MACHINE, model, zipped
 
 from collage._errors import ArtefactError, UsageError
@@ -96,7 +97,7 @@ def sent(tmp_path: Path) -> str:
 def test_timings_of_a_node_are_taken(sent: str, tmp_path: Path) -> None:
     with Database(str(tmp_path / "here.sqlite")) as database:
         take_rows(database, sent, "machine")
-        found = database.lookup(KEY)
+        found = outcome_in(database, KEY)
         assert found is not None and found.time == OUTCOME.time
 
 
@@ -115,4 +116,4 @@ def test_timings_of_other_machines_and_floods_are_refused_as_a_whole(
         with pytest.raises((ArtefactError, UsageError)):
             fingerprint = "another" if change == "machine" else "machine"
             take_rows(database, "\n".join([head, *lines, end]) + "\n", fingerprint)
-        assert database.lookup(KEY) is None
+        assert outcome_in(database, KEY) is None

@@ -118,3 +118,17 @@ def test_a_fork_has_a_child_of_its_own():
         os._exit(0 if fine else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert infer_shapes(_vector_model(5)).graph.value_info
+
+
+def test_contents_are_propagated_only_where_integers_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    call = sandbox._call
+    monkeypatch.setattr(sandbox, "_call", lambda *request: (asked.append(request[2]), call(*request))[1])
+    head = '<ir_version: 10, opset_import: ["" : 20]> g (float[2,3] x, float[n] z) => (float[a,b] y)'
+    known = parser.parse_model(head + "<int64[2] sizes = {3, 2}> { y = Reshape (x, sizes) }")
+    computed = parser.parse_model(head + "{ sizes = Shape (x)  y = Reshape (z, sizes) }")
+    for model, dims, arguments in ((known, [3, 2], [0]), (computed, [2, 3], [0, 1])):
+        asked.clear()
+        (y,) = sandbox.infer_shapes(model).graph.output
+        assert [dim.dim_value for dim in y.type.tensor_type.shape.dim] == dims
+        assert asked == arguments

@@ -11,7 +11,7 @@ from tests.unit.page.test_markup import Reader
 from collage.explain import NodeRanges
 from collage.page import as_html, as_svg, redacted
 from collage.page._words import amount, counted, percent
-from collage.report import BodyKernelRow, Ratio, Report
+from collage.report import BodyKernelRow, Ratio, Report, SearchFacts
 
 ATTACK = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&lt;\u202e"
 EVENT = re.compile(r"on\w+", re.IGNORECASE)
@@ -150,6 +150,19 @@ def test_an_artefact_without_a_report_or_record_makes_a_page_too(has_record: boo
     told = text_of(as_html(page))
     assert "No speed-up was measured" in told
     assert ("no record of other candidates" in told) is not has_record
+
+
+@pytest.mark.parametrize(
+    ("search", "told"),
+    [
+        (SearchFacts(), "none; see docs/fusion.md"),
+        (SearchFacts(gap=0.034), "a plan of these candidates can be cheaper by 3% at most"),
+        (SearchFacts(optimal=True, gap=0.0), "no plan of these candidates can be cheaper"),
+    ],
+)
+def test_what_is_proved_is_said_in_words(search: SearchFacts, told: str) -> None:
+    made = contents()
+    assert told in as_html(dataclasses.replace(made, report=dataclasses.replace(made.report, search=search)))
 
 
 def test_a_model_without_operators_makes_a_page() -> None:

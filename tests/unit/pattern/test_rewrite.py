@@ -381,6 +381,15 @@ def test_a_result_tells_what_was_done() -> None:
     ]
 
 
+def test_a_model_may_be_rewritten_in_place() -> None:
+    text = "a = Neg(x)\nb = Neg(a)\nc = Sum(b, b)\ny = Relu(c)"
+    m = model(text)
+    result = rewrite(m, [double_neg()], in_place=True)
+    assert result.model is m
+    assert types(m) == ["Identity", "Sum", "Relu"]
+    assert same(m, model(text))
+
+
 # ---------------------------------------------------------------------- the numeric check
 
 

@@ -269,6 +269,8 @@ def to_ort(x: Tensor, narrow: ir.DataType | None) -> Any:
     from onnxruntime.capi import _pybind_state as binding
 
     x = np.asarray(x, order="C")
+    if x.dtype.hasobject:
+        return _text_value(x)
     if narrow is None:
         device = binding.OrtDevice(binding.OrtDevice.cpu(), binding.OrtDevice.default_memory(), 0)
         return binding.OrtValue.ortvalue_from_numpy(x, device)
@@ -278,6 +280,22 @@ def to_ort(x: Tensor, narrow: ir.DataType | None) -> Any:
     if narrow.bitwidth < 8:
         data = _packed(data, narrow.bitwidth)
     return binding.OrtValue.ortvalue_from_numpy_with_onnx_type(data, int(narrow))
+
+
+def _text_value(x: Tensor) -> Any:
+    """Return texts as an ``OrtValue``. ONNX Runtime makes none of an array; so a session returns one, whose model holds them."""
+    import onnx
+    import onnxruntime as ort
+
+    texts = onnx.TensorProto(name="x", data_type=onnx.TensorProto.STRING, dims=x.shape)
+    texts.string_data.extend(str(text).encode() for text in x.reshape(-1))
+    graph = onnx.GraphProto(name="texts", initializer=[texts], output=[onnx.ValueInfoProto(name="y")])
+    graph.node.add(op_type="Identity", input=["x"], output=["y"])
+    model = onnx.ModelProto(ir_version=8, graph=graph, opset_import=[onnx.OperatorSetIdProto(version=17)])
+    options = ort.SessionOptions()
+    options.log_severity_level = _SILENT
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session._sess.run_with_ort_values({}, ["y"], None)[0]
 
 
 def from_ort(value: Any, narrow: ir.DataType | None) -> Tensor:
