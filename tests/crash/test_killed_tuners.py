@@ -133,23 +133,8 @@ def test_interrupted_at_random_moments_keeps_what_it_knows_and_exits_as_document
     model, db, out = tmp_path / "m.onnx", tmp_path / "t.sqlite", tmp_path / "m.collage"
     onnx.save(_tuners.model(), model)
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {PROGRAM}"
-    command = [
-        "-c",
-        program,
-        "compile",
-        model,
-        "-o",
-        out,
-        "-t",
-        "fakea",
-        "-t",
-        "fakeb",
-        "--db",
-        db,
-        "--json",
-        "--baseline",
-        "none",
-    ]
+    command = ["-c", program, "compile", model, "-o", out, "-t", "fakea", "-t", "fakeb"]
+    command += ["--baseline", "none", "--db", db, "--json"]
     known: dict[str, list[object]] = {}
     for _ in range(interrupts):
         with start(mark, *command) as process:
