@@ -7,6 +7,7 @@ can have it again. New examples are looked for by ``make test-all``, with the pr
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 from typing import Any
 
@@ -15,6 +16,15 @@ from hypothesis import settings
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("fresh", deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+
+
+def pytest_collection_finish() -> None:
+    """Exempt from garbage collection what is there until the end: thousands of tests, and the libraries that they import.
+
+    PyTorch collects all garbage after each export, which takes a third of a second otherwise.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup() -> None:

@@ -68,7 +68,7 @@ def limit_to(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 def alone(model: onnx.ModelProto, lent: dict[str, Worker], tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """What is known, and so was measured, where there is no bad toolchain on the menu."""
     db = str(tmp_path_factory.mktemp("alone") / "t.sqlite")
-    options = collage.CompileOptions(db=db)
+    options = collage.CompileOptions(db=db, baseline="none")
     collage.compile(model, ["onnxruntime"], options=options, workers=lent)
     return set(rows_of(db, "onnxruntime"))
 
@@ -88,7 +88,7 @@ def compile_beside(
     return collage.compile(
         model,
         ["fake", "onnxruntime"],
-        options=collage.CompileOptions(db=db, **options),  # type: ignore[arg-type]
+        options=collage.CompileOptions(db=db, baseline="none", **options),  # type: ignore[arg-type]
         toolchains=toolchains,
         workers=workers,
     )
@@ -197,7 +197,7 @@ def test_a_toolchain_that_hangs_costs_its_time_out(
 def test_alone_on_the_menu_a_bad_toolchain_leaves_the_host(model: onnx.ModelProto, tmp_path: Path) -> None:
     toolchains = Registry()
     toolchains.add(FakeToolchain("compile:segfault"))
-    options = collage.CompileOptions(db=str(tmp_path / "t.sqlite"))
+    options = collage.CompileOptions(db=str(tmp_path / "t.sqlite"), baseline="none")
     with pytest.raises(NothingCanRun, match="SIGSEGV") as refusal:
         collage.compile(model, ["fake"], options=options, toolchains=toolchains)
     assert str(refusal.value).count("SIGSEGV") == 1

@@ -27,6 +27,7 @@ from collage.toolchains import Registry
 from tests.crash import _tuners
 from tests.crash._leftovers import VARIABLE, assert_none_left
 from tests.crash._services import Slow
+from tests.short_measurements import PROGRAM
 
 ROOT = Path(__file__).parents[2]
 
@@ -131,8 +132,9 @@ def test_interrupted_at_random_moments_keeps_what_it_knows_and_exits_as_document
     (about / "entry_points.txt").write_text("[collage.toolchains]\nfakea = fake_plugin:A\nfakeb = fake_plugin:B\n")
     model, db, out = tmp_path / "m.onnx", tmp_path / "t.sqlite", tmp_path / "m.collage"
     onnx.save(_tuners.model(), model)
-    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from collage.cli import main; main()"
-    command = ["-c", program, "compile", model, "-o", out, "-t", "fakea", "-t", "fakeb", "--db", db, "--json"]
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {PROGRAM}"
+    command = ["-c", program, "compile", model, "-o", out, "-t", "fakea", "-t", "fakeb"]
+    command += ["--baseline", "none", "--db", db, "--json"]
     known: dict[str, list[object]] = {}
     for _ in range(interrupts):
         with start(mark, *command) as process:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,50 +11,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from collage.compiler import cost_table, problem
-from collage.database.database import Database
-from collage.measure.comparison import ComparisonPlan
-from collage.measure.overheads import Overheads, measure_overheads
-from collage.measure.roofline import Peak, measure_peak
-from collage.measure.session import MeasureSession
-from collage.target import Target
 from collage.workers.worker import Worker
+from tests.short_measurements import shorten_measurements
 
-
-@dataclass(frozen=True, slots=True)
-class _ShortRaces(ComparisonPlan):
-    """Races as users hold them take longer; what wins here wins by more than a longer look could tell."""
-
-    block_s: float = 0.05
-    most_rounds: int = 15
-    reporting_rounds: int = 7
-
-
-problem.ComparisonPlan = _ShortRaces  # type: ignore[misc]
-
-_peaks: list[Peak] = []
-
-
-def _peak_of_before(database: Database) -> Peak:
-    """What this machine can do at best is the same in every test, whatever its database knows."""
-    if not _peaks:
-        _peaks.append(measure_peak(database))
-    return _peaks[0]
-
-
-_overheads: dict[tuple[str, str, int], Overheads] = {}
-
-
-def _overheads_of_before(target: Target, measure_session: MeasureSession, database: Database) -> Overheads:
-    """Nor does a toolchain's build take another time for doing nothing from test to test."""
-    name = str(target), measure_session.availability(target).build, measure_session.threads
-    if name not in _overheads:
-        _overheads[name] = measure_overheads(target, measure_session, database)
-    return _overheads[name]
-
-
-cost_table.measure_peak = _peak_of_before  # type: ignore[attr-defined]
-cost_table.measure_overheads = _overheads_of_before  # type: ignore[attr-defined]
+shorten_measurements()
 
 MENU = ("llvm", "onnxruntime", "openvino")
 

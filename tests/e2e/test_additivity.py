@@ -29,14 +29,15 @@ def test_a_chain_that_costs_more_than_its_kernels_loses_to_the_best_single(model
     toolchains = Registry()
     toolchains.add(TaxedToolchain("first", {"Relu": 1.0, "Tanh": 40.0}))
     toolchains.add(TaxedToolchain("second", {"Relu": 6.0, "Tanh": 1.0}))
-    report = collage.compile(model, ["first", "second"], toolchains=toolchains, workers=LENT).report
+    options = collage.CompileOptions(baseline="none")
+    report = collage.compile(model, ["first", "second"], options=options, toolchains=toolchains, workers=LENT).report
     rows = {row.name: row for row in report.rows}
     assert rows[report.winner].kernels in (1, 2)
     assert report["speedup_vs_best_single"] >= 1.0
     four = next((row for row in report.rows if row.kernels == 4), None)
     assert four is not None and four.verdict != "returned", "it costs 22 ms, not 6"
 
-    again = collage.compile(model, ["first", "second"], toolchains=toolchains, workers=LENT).report
+    again = collage.compile(model, ["first", "second"], options=options, toolchains=toolchains, workers=LENT).report
     assert again.winner == report.winner
     assert again["search"]["measured"] == 0
     assert not again["search"]["raced"]
@@ -47,7 +48,7 @@ def test_a_time_budget_leaves_the_search_what_the_finals_do_not_need(model: Path
     toolchains = Registry()
     toolchains.add(TaxedToolchain("fifth", {"Relu": 1.0, "Tanh": 40.0}))
     toolchains.add(TaxedToolchain("sixth", {"Relu": 6.0, "Tanh": 1.0}))
-    options = collage.CompileOptions(db=str(tmp_path / "t.sqlite"), time_budget_s=1.0)
+    options = collage.CompileOptions(db=str(tmp_path / "t.sqlite"), time_budget_s=1.0, baseline="none")
     report = collage.compile(model, ["fifth", "sixth"], options=options, toolchains=toolchains, workers=LENT).report
     assert report["search"]["stopped_by"] == "deadline"
     assert report["winner"] == "llvm -compiler=sixth"

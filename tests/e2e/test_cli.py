@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +16,21 @@ from onnx import TensorProto, helper
 
 from collage.cli import main
 from tests.e2e.conftest import MENU
+from tests.short_measurements import PROGRAM
 
 COLLAGE = str(Path(sys.executable).parent / "collage")
+ROOT = Path(__file__).parents[2]
 
 
-def run(*words: str | Path, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+def run(
+    *words: str | Path, program: Sequence[str] = (COLLAGE,), timeout: float = 600
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [COLLAGE, *map(str, words)],
+        [*program, *map(str, words)],
         capture_output=True,
         text=True,
         timeout=timeout,
+        cwd=ROOT,
         env={**os.environ, "NO_COLOR": "1"},
     )
 
@@ -41,7 +47,8 @@ def run_here(capsys: pytest.CaptureFixture[str], *words: str | Path) -> subproce
 @pytest.fixture(scope="module")
 def artefact(mixed_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     path = tmp_path_factory.mktemp("cli") / "m.collage"
-    done = run("compile", mixed_model, "-o", path, *(w for t in MENU for w in ("-t", t)), "--json")
+    words = ["compile", mixed_model, "-o", path, *(w for t in MENU for w in ("-t", t)), "--json"]
+    done = run(*words, program=[sys.executable, "-c", PROGRAM])
     assert done.returncode == 0, done.stderr
     return path, json.loads(done.stdout)
 

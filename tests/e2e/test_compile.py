@@ -15,6 +15,8 @@ from collage._errors import ArtefactError, InputError, NothingCanRun, UsageError
 from collage.graph import kernels_of
 from tests.e2e.conftest import LENT, MENU, model_of
 
+OPTIONS = collage.CompileOptions(finalists=2)
+
 
 def reference(path: Path, feeds: dict) -> list[np.ndarray]:
     options = ort.SessionOptions()
@@ -30,7 +32,7 @@ def assert_close(actual: np.ndarray, expected: np.ndarray) -> None:
 
 @pytest.fixture(scope="module")
 def compiled(mixed_model: Path) -> collage.Executable:
-    return collage.compile(mixed_model, targets=MENU, workers=LENT)
+    return collage.compile(mixed_model, targets=MENU, options=OPTIONS, workers=LENT)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +74,7 @@ def test_the_second_compile_measures_nothing_and_chooses_the_same(
     compiled: collage.Executable, mixed_model: Path
 ) -> None:
     """However noisy the first one was, and whether or not its finals corrected the cost model."""
-    again = collage.compile(mixed_model, targets=MENU, workers=LENT)
+    again = collage.compile(mixed_model, targets=MENU, options=OPTIONS, workers=LENT)
     assert not any(again.report["search"][what] for what in ("measured", "raced"))
     assert [(k["target"], k["nodes"]) for k in again.report["kernels"]] == [
         (k["target"], k["nodes"]) for k in compiled.report["kernels"]

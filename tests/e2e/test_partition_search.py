@@ -27,7 +27,9 @@ def test_a_region_that_no_rule_proposed_is_found_beside_the_best_cover(tmp_path:
     toolchains = Registry()
     toolchains.add(DeclaredToolchain(seconds={"": LAUNCH_S, "Relu": 3e-4, "Neg": 3e-3}, name="left"))
     toolchains.add(DeclaredToolchain(seconds={"": LAUNCH_S, "Relu": 3e-3, "Neg": 3e-4}, name="right"))
-    kernels = collage.compile(path, ["left", "right"], toolchains=toolchains, workers=LENT).report["kernels"]
+    options = collage.CompileOptions(finals=False)
+    executable = collage.compile(path, ["left", "right"], options=options, toolchains=toolchains, workers=LENT)
+    kernels = executable.report["kernels"]
     by_left = {node for kernel in kernels if "left" in kernel["target"] for node in kernel["nodes"]}
     assert by_left == {f"n{i}" for i, operator in enumerate(operators) if operator == "Relu"}
     # Lengths of regions double, and none but heads and tails has 20 operators or more.
@@ -42,7 +44,8 @@ def test_where_one_target_takes_all_there_is_to_take_nothing_is_searched(tmp_pat
     toolchains = Registry()
     toolchains.add(FakeToolchain(name="alone"))
     toolchains.add(FakeToolchain("compile:raise", name="broken"))
-    report = collage.compile(path, ["alone", "broken"], toolchains=toolchains, workers=LENT).report
+    options = collage.CompileOptions(finals=False)
+    report = collage.compile(path, ["alone", "broken"], options=options, toolchains=toolchains, workers=LENT).report
     assert [len(kernel["nodes"]) for kernel in report["kernels"]] == [5]
     assert report["search"]["stopped_by"] == "not started"
     assert report["search"]["measured"] == 1

@@ -37,7 +37,7 @@ def classified(folder: Path, *more: onnx.NodeProto, scores: bool = True, outputs
 def compiled(path: Path, misbehaviour: str, folder: Path, finals: bool = False) -> Executable:
     toolchains = Registry()
     toolchains.add(FakeToolchain(misbehaviour))
-    options = collage.CompileOptions(db=str(folder / "t.sqlite"), finals=finals, allow_host=True)
+    options = collage.CompileOptions(db=str(folder / "t.sqlite"), finals=finals, allow_host=True, baseline="none")
     return collage.compile(path, ["fake"], options=options, toolchains=toolchains, workers=LENT)
 
 

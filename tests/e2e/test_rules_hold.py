@@ -61,7 +61,7 @@ def compiled(folder: Path, targets: Any, toolchains: Registry | None = None, ope
         targets,
         toolchains=toolchains or one_toolchain(),
         workers=LENT,
-        options=collage.CompileOptions(db=str(folder / "db"), **options),
+        options=collage.CompileOptions(**{"finals": False, "baseline": "none", "db": str(folder / "db"), **options}),
     )
 
 

@@ -60,7 +60,7 @@ def test_compile_finds_admits_and_searches_them(tmp_path: Path) -> None:
         [horizontal("one")],
         toolchains=one(),
         workers=LENT,
-        options=collage.CompileOptions(db=str(tmp_path / "db")),
+        options=collage.CompileOptions(db=str(tmp_path / "db"), baseline="none"),
     )
     together = [set(kernel["nodes"]) for kernel in executable.report["kernels"] if len(kernel["nodes"]) > 1]
     assert together == [{"q", "k", "v"}]
@@ -74,7 +74,7 @@ def test_compile_finds_admits_and_searches_them(tmp_path: Path) -> None:
         [horizontal("one")],
         toolchains=one(),
         workers=LENT,
-        options=collage.CompileOptions(db=str(tmp_path / "db")),
+        options=collage.CompileOptions(db=str(tmp_path / "db"), baseline="none"),
     )
     assert not again.report["search"]["raced"], "the plan is remembered, its kernels in an order that runs"
     np.testing.assert_allclose(again.run({"x": x})["y"], wanted, rtol=1e-4, atol=1e-4)

@@ -24,11 +24,9 @@ from collage.explain._record import (
     TriedPlan,
     TriedRecord,
 )
+from collage.explain._tried import TRIED
 
-__all__ = ["MAX_BYTES", "SCHEMA", "TRIED", "as_json", "from_json", "read_record", "trimmed", "write_record"]
-
-TRIED = "tried.json"
-"""File of an artefact that holds the record."""
+__all__ = ["MAX_BYTES", "SCHEMA", "as_json", "from_json", "read_record", "trimmed", "write_record"]
 
 SCHEMA = 1
 """Version of the record."""

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 
 from collage._errors import CompileError
-from collage.frontend import WEIGHTS_FILE
 from collage.graph import load_mapped
 from collage.measure._executable_worker import registry_of
 from collage.measure.sampling import SamplingPlan, sample, sample_kernel
 from collage.numerics.compare import compare_all, differing_elements
 from collage.numerics.value_store import ValueStore, is_beyond_ranges, probe_of
-from collage.runtime import ControlFlowKernel, Executor, Step, aligned_copy, load_kernel, same_bytes, trim
+from collage.runtime import WEIGHTS, ControlFlowKernel, Executor, Step, aligned_copy, load_kernel, same_bytes, trim
 from collage.target import Target
 from collage.toolchains import (
     Compiled,
@@ -327,7 +326,7 @@ class KernelWorker:
     ) -> Iterator[tuple[str, Any]]:
         """Run a model once; a model is loaded once for all sets of inputs that follow each other."""
         folder, goal = Path(workspace), Target.parse(target)
-        weights = folder / WEIGHTS_FILE
+        weights = folder / WEIGHTS
         place = weights.stat() if weights.exists() else None  # Another file has another number, or is younger.
         told = hashlib.sha256((folder / kernel).read_bytes()).hexdigest()
         key = target, workspace, told, place and (place.st_ino, place.st_mtime_ns)

@@ -17,7 +17,7 @@ from collage.runtime._pack import PACK
 from collage.runtime._packing import fetch, pack, stored, unpack_plan
 from collage.runtime._parallel import CoreSets
 from collage.runtime._profile import KernelTime, Profile
-from collage.runtime._recipe import CopyRecord, DeviceLayout, KernelRecord, Recipe
+from collage.runtime._recipe import WEIGHTS, CopyRecord, DeviceLayout, KernelRecord, Recipe
 from collage.runtime._signature import Port, Signature
 from collage.runtime._zip import unpack
 
@@ -25,6 +25,7 @@ __all__ = [
     "BODIES",
     "MANIFEST",
     "PACK",
+    "WEIGHTS",
     "ControlFlowKernel",
     "CopyRecord",
     "CoreSets",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import UsageError
-from collage.explain import Explanation
 from collage.runtime._artefact import save
 from collage.runtime._bodies import load_kernel
 from collage.runtime._device_chain import executor_of
@@ -42,6 +40,7 @@ from collage.target import Target
 from collage.toolchains import Kernel, LoadOptions, Registry, registry
 
 if TYPE_CHECKING:
+    from collage.explain import Explanation
     from collage.runtime._sources import HostKernels
 
 __all__ = ["Executable"]
@@ -152,6 +151,8 @@ class Executable:
 
     async def arun(self, inputs: Inputs = ()) -> dict[str, Any]:
         """Run the model in a thread, so that an event loop goes on meanwhile; otherwise like ``run``."""
+        import asyncio  # Late: it imports sockets and encryption, and hardly a process needs it.
+
         return await asyncio.to_thread(self.run, inputs)
 
     def trace(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from collage.explain import TRIED, Explanation, read_record, record_of_report
+from collage.explain import TRIED
 from collage.runtime._manifest import read_recipe
 from collage.runtime._open import glanced
 from collage.runtime._recipe import Recipe
+
+if TYPE_CHECKING:
+    from collage.explain import Explanation
 
 __all__ = ["explain_artefact", "explanation_of"]
 
@@ -18,6 +22,9 @@ def explanation_of(recipe: Recipe, folder: Path) -> Explanation:
     Raises:
         ArtefactError: The record of what was tried is damaged, or was changed.
     """
+    # Late: hardly a process that runs a model explains it.
+    from collage.explain import Explanation, read_record, record_of_report
+
     record = read_record(folder)
     if record is None:
         record = record_of_report(recipe.report, [(kernel.name, kernel.target) for kernel in recipe.kernels])

@@ -68,11 +68,33 @@ def write(path, factor):
     return ir.load(path)
 
 
+class Lent:
+    """A worker that many judges ask, and that none of them ends."""
+
+    def __init__(self, worker):
+        self.call = worker.call
+
+    def kill(self):
+        pass
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Return a model that returns its input and one that doubles it, each with the worker that runs it."""
+    folder = tmp_path_factory.mktemp("models")
+    made = {}
+    for name, factor in (("original", 1.0), ("double", 2.0)):
+        path = folder / f"{name}.onnx"
+        made[name] = write(path, factor), runs_worker(path, watches=False)
+    yield made
+    for _, worker in made.values():
+        worker.kill()
+
+
 @pytest.fixture
-def judge_of(tmp_path, monkeypatch):
+def judge_of(tmp_path, monkeypatch, models):
     """Return a function that returns a judge of samples by a metric, and the metric; it is closed in the end."""
-    model = write(tmp_path / "original.onnx", 1.0)
-    write(tmp_path / "double.onnx", 2.0)
+    model, original = models["original"]
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "collage_test_metrics.py").write_text(METRICS)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "modules")])
@@ -82,7 +104,7 @@ def judge_of(tmp_path, monkeypatch):
     def make(metric, given):
         data = open_data(given, model, tmp_path / "data")
         found = find_metric(metric, data.has_labels)
-        made.append(Judge(data, runs_worker(tmp_path / "original.onnx", watches=False), [found], tmp_path / "judging"))
+        made.append(Judge(data, Lent(original), [found], tmp_path / "judging"))
         return made[-1], found
 
     yield make
@@ -91,14 +113,13 @@ def judge_of(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def judged(tmp_path, judge_of):
+def judged(judge_of, models):
     """Return a function that has a model, which doubles, judged by a metric against one that does not."""
 
     def ask(metric, samples, labels=None):
         who, _ = judge_of(metric, samples if labels is None else zip(samples, labels, strict=True))
         who.find_functions()
-        with runs_worker(tmp_path / "double.onnx", watches=False) as worker:
-            return who.drops(worker, range(len(samples)))[metric]
+        return who.drops(models["double"][1], range(len(samples)))[metric]
 
     return ask
 
@@ -163,11 +184,10 @@ def test_a_label_beyond_the_classes_names_the_sample(judged, label):
         judged("top1", samples([1, 2, 3], [1, 2, 3]), labels=[2, label])
 
 
-def test_the_originals_own_score_is_told(tmp_path, judge_of):
+def test_the_originals_own_score_is_told(judge_of, models):
     given = list(zip(samples([1, 2, 3], [3, 2, 1], [0, 5, 0]), [2, 0, 0], strict=True))
     who, metric = judge_of("top1", given)
-    with runs_worker(tmp_path / "double.onnx", watches=False) as worker:
-        who.drops(worker, range(3))
+    who.drops(models["double"][1], range(3))
     assert who.score_of_original(metric, range(3)) == pytest.approx(2 / 3)
     assert who.score_of_original(metric, range(4)) is None
     estimate = replace(metric.sum_up([0.0, 0.0, 1.0]), original=2 / 3)
@@ -181,8 +201,7 @@ def test_a_rehearsal_finds_what_is_wrong_before_anything_is_compared(judge_of, m
         who.rehearse(0)
 
 
-def test_samples_that_hold_nan_are_named(tmp_path, judge_of):
+def test_samples_that_hold_nan_are_named(judge_of, models):
     who, _ = judge_of("top1", samples([1, 2, 3], [1, float("nan"), 2]))
-    with runs_worker(tmp_path / "double.onnx", watches=False) as worker:
-        who.drops(worker, range(2))
+    who.drops(models["double"][1], range(2))
     assert who.with_nan == {1: "sample 1"}

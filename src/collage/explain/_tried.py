@@ -1,0 +1,8 @@
+"""The name of the file that holds the record, for the runtime, which needs nothing else of it."""
+
+from __future__ import annotations
+
+__all__ = ["TRIED"]
+
+TRIED = "tried.json"
+"""File of an artefact that holds the record."""

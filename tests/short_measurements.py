@@ -1,0 +1,56 @@
+"""Measurements that end soon, for tests of what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from collage import benchmark
+from collage.compiler import cost_table, problem
+from collage.database.database import Database
+from collage.measure.comparison import ComparisonPlan
+from collage.measure.overheads import Overheads, measure_overheads
+from collage.measure.roofline import Peak, measure_peak
+from collage.measure.session import MeasureSession
+from collage.target import Target
+
+PROGRAM = (
+    "from tests.short_measurements import shorten_measurements; shorten_measurements(); "
+    "from collage.cli import main; main()"
+)
+"""The command line, for a process of its own that measures as briefly."""
+
+_peaks: list[Peak] = []
+_overheads: dict[tuple[str, str, int], Overheads] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _ShortRaces(ComparisonPlan):
+    """Races as users hold them take longer; what wins here wins by more than a longer look could tell."""
+
+    block_s: float = 0.03
+    most_rounds: int = 15
+    reporting_rounds: int = 7
+
+
+def shorten_measurements() -> None:
+    """Shorten comparisons in this process, and measure once what no database of a test can change."""
+    problem.ComparisonPlan = benchmark.ComparisonPlan = _ShortRaces  # type: ignore[misc]
+    # Each leg starts every process anew. Comparisons of several are in tests/unit/measure/test_comparison.py.
+    benchmark._LEGS = 1
+    cost_table.measure_peak = _peak_of_before  # type: ignore[attr-defined]
+    cost_table.measure_overheads = _overheads_of_before  # type: ignore[attr-defined]
+
+
+def _peak_of_before(database: Database) -> Peak:
+    """Return the peak of this machine, which is the same in every test."""
+    if not _peaks:
+        _peaks.append(measure_peak(database))
+    return _peaks[0]
+
+
+def _overheads_of_before(target: Target, measure_session: MeasureSession, database: Database) -> Overheads:
+    """Return the overheads of a target, which are the same in every test with the same build."""
+    name = str(target), measure_session.availability(target).build, measure_session.threads
+    if name not in _overheads:
+        _overheads[name] = measure_overheads(target, measure_session, database)
+    return _overheads[name]
