@@ -20,7 +20,7 @@ from collage.compiler.problem import Problem
 from collage.measure.session import MeasureSession
 from collage.workers.worker import Worker
 
-__all__ = ["is_reduced", "judge_plan", "judged", "plan_key", "within_budget"]
+__all__ = ["is_reduced", "judge_plan", "judged", "keeps_limits", "plan_key", "within_budget"]
 
 _STEPS = 8
 """Prices that are tried; each costs a search among what is mostly known, and one run of the plan that it finds."""
@@ -53,13 +53,9 @@ def within_budget(
     Returns:
         The fastest first, by prediction. None may be left.
     """
-    verdicts: dict[Hashable, bool] = {}
 
     def keeps(plan: Plan) -> bool:
-        key = plan_key(plan)
-        if key not in verdicts:
-            verdicts[key] = _keeps(problem, session, precision, plan)
-        return verdicts[key]
+        return keeps_limits(problem, session, precision, plan)
 
     kept = [plan for plan in plans if keeps(plan)]
     if plans and plans[0] not in kept:
@@ -156,15 +152,26 @@ def is_reduced(plan: Plan) -> bool:
     return any(place.target.is_reduced for place in plan.kernels)
 
 
-def _keeps(problem: Problem, session: MeasureSession, precision: Precision | None, plan: Plan) -> bool:
-    """Return True if a plan is right on the checking sets within the budget, and keeps every limit on choosing samples."""
+def keeps_limits(problem: Problem, session: MeasureSession, precision: Precision | None, plan: Plan) -> bool:
+    """Return True if a plan is right on the checking sets within the budget, and keeps every limit on choosing samples.
+
+    A plan is looked at once.
+    """
     if not is_reduced(plan):
         return True
+    known: dict[Hashable, bool] = {} if precision is None else precision.kept
+    key = plan_key(plan)
+    if key not in known:
+        known[key] = _is_right(problem, session, plan) and (
+            precision is None or judge_plan(problem, session, precision, plan, chooses=True).reason is None
+        )
+    return known[key]
+
+
+def _is_right(problem: Problem, session: MeasureSession, plan: Plan) -> bool:
     try:
         finalist = finalist_of(problem, session, plan, lower(problem, session, plan))
         with Worker(finalist.service, dict(finalist.arguments)) as worker:
-            if worker.call("check", _CHECK_S, tolerance=problem.tolerance)["reason"] is not None:
-                return False
+            return worker.call("check", _CHECK_S, tolerance=problem.tolerance)["reason"] is None
     except ToolchainError:
         return False
-    return precision is None or judge_plan(problem, session, precision, plan, chooses=True).reason is None
