@@ -57,7 +57,7 @@ def scheduler(tasks: int, slots: int) -> dict[str, Any]:
         order = Order("local", db, folder, machines, tuple(works), 1, 60.0, 60.0)
         began = time.perf_counter()
         for n in range(10):
-            keep(artefact, model(path), folder / f"warm{n}.zip")
+            keep(artefact, model(path), machines["here"], folder / f"warm{n}.zip")
         check_s = (time.perf_counter() - began) / 10
         with TaskStore(db) as store, join("local", ["here"], slots) as ray:
             store.plan(work.task for work in works[:slots])

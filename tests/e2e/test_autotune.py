@@ -67,6 +67,8 @@ def test_tuned_kernels_are_targets_of_their_own_and_win_where_they_are_faster(tm
     targets = [kernel["target"] for kernel in tuned.report["kernels"] if "trials" in kernel["target"]]
     assert targets and all("-seed=1 -trials=16" in target for target in targets)
     assert tuned.report["estimate_us"] < 0.8 * untuned.report["estimate_us"]
+    assert untuned.report.search.tuning == ""
+    assert tuned.report.search.tuning.startswith(f"kernels tuned: {len(set(tuned_in(log)))} of ")
     x = np.linspace(-1, 1, 8, dtype=np.float32)[None]
     np.testing.assert_allclose(tuned.run({"v0": x})["v3"], np.maximum(np.tanh(np.maximum(x, 0)), 0), rtol=1e-5)
 
@@ -115,6 +117,7 @@ def test_where_no_gain_is_in_sight_nothing_is_tuned(tmp_path: Path) -> None:
     log = tmp_path / "log"
     executable = compiled(chain(tmp_path / "m.onnx", "Tanh", "Tanh"), log, tune_s=60.0)
     assert tuned_in(log) == []
+    assert executable.report.search.tuning == "kernels tuned: none, since no plan is expected to be 2% faster by it"
     assert {kernel["target"] for kernel in executable.report["kernels"]} == {"llvm -compiler=steady"}
 
 

@@ -89,6 +89,8 @@ def _summary(report: Report) -> list[str]:
         f"{counted(search.candidates, 'candidate')}, {search.keys} distinct; {search.built} built, {search.measured} "
         f"measured, {search.cache_hits} known; {search.wall_s:.1f} s"
     )
+    if search.tuning:
+        lines.append(search.tuning)
     if not (search.measured or search.raced):
         lines.append("nothing was measured: every timing was known")
     return lines + [f"warning: {warning}" for warning in report.warnings]

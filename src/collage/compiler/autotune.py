@@ -61,10 +61,10 @@ def known_autotuned(
 
 def autotune(
     problem: Problem, costs: CostTable, records: TuningRecords, index: CandidateKernelIndex
-) -> CandidateKernelIndex:
-    """Tunes what promises most, and returns the candidates together with the tuned ones, measured.
+) -> tuple[CandidateKernelIndex, str]:
+    """Tune what promises most, and return the candidates together with the tuned ones, measured, and a sentence on the gain.
 
-    An interrupt ends it; what was tuned before is kept.
+    An interrupt ends it. Kernels that were tuned before it are kept.
 
     Args:
         problem: The model.
@@ -75,7 +75,7 @@ def autotune(
     within_budget = problem.options.time_budget_s is not None
     budget_s = min(problem.options.tune_s, costs.search_s_left) if within_budget else problem.options.tune_s
     until_s = time.monotonic() + budget_s
-    tried, tuned = set[Hashable](), list[CandidateKernel]()
+    tried, tuned, ratios = set[Hashable](), list[CandidateKernel](), list[float]()
     try:
         while (left_s := until_s - time.monotonic()) > 0:
             wanted = _most_promising(problem, costs, records, [*index, *tuned], tried, left_s)
@@ -85,12 +85,26 @@ def autotune(
             tried.add(_key(problem, wanted))
             alike = [c for c in index if _key(problem, c) == _key(problem, wanted)]
             try:
-                tuned += _tune(problem, costs, records, alike, left_s)
+                fresh = _tune(problem, costs, records, alike, left_s)
+                ratios += [_seconds(costs, kernel) / _seconds(costs, wanted) for kernel in fresh[:1]]
+                tuned += fresh
             except ToolchainError as error:
                 costs.say(f"not tuned: {error}")
     except KeyboardInterrupt:
         costs.say("interrupted: continuing with the kernels that were tuned so far")
-    return CandidateKernelIndex([*index, *tuned])
+    return CandidateKernelIndex([*index, *tuned]), _gain_in_words(problem, len(tried), ratios)
+
+
+def _gain_in_words(problem: Problem, tried: int, ratios: Sequence[float]) -> str:
+    """Return a sentence on the kernels that were tuned, or on the reason that none was."""
+    if ratios:
+        return (
+            f"kernels tuned: {len(ratios)} of {tried}; a tuned kernel takes {min(ratios):.2f} to {max(ratios):.2f} of its "
+            "time untuned"
+        )
+    if tried:
+        return f"kernels tuned: none of {tried}: the time was too short, or nothing in them can be tuned"
+    return f"kernels tuned: none, since no plan is expected to be {problem.options.min_gain:.0%} faster by it"
 
 
 def _most_promising(

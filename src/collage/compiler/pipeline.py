@@ -296,7 +296,7 @@ def _searched(
     costs.learn()
     costs.introduce(candidates)
     keys = len({problem.key_of(candidate.sub_graph, candidate.target) for candidate in candidates})
-    told.counts = lambda: (session.counters.measured, min(keys, costs.budget.kernels(keys)))
+    told.counts = lambda: (costs.budget.asked, min(keys, costs.budget.kernels(keys)))
     inner = body_candidates(survey, session, database, costs, find_plan)
     candidates = CandidateKernelIndex([*candidates, *known_autotuned(problem, costs, records, candidates), *inner])
 
@@ -304,9 +304,10 @@ def _searched(
         return [with_costs(plan, [estimate_s(costs, kernel) for kernel in plan.kernels]) for plan in plans]
 
     search = partial(search_until_stable, problem, survey, costs, records)
+    tuning = ""
     if tune_s:
         candidates, _ = search(candidates)
-        candidates = autotune(problem, costs, records, candidates)
+        candidates, tuning = autotune(problem, costs, records, candidates)
     if math.isfinite(survey.best_single_s):
         told.best = f"best single {survey.best_single_s * 1e3:.3f} ms"
 
@@ -348,7 +349,7 @@ def _searched(
     if survey.precision is not None and problem.options.front:
         again = partial(searched_again, problem, costs, candidates)
         survey.precision.front = find_front(survey, session, costs, finals, again)
-    summary = SearchSummary.of(problem, candidates, found, fusion)
+    summary = replace(SearchSummary.of(problem, candidates, found, fusion), tuning=tuning)
     if problem.options.objective != "throughput":  # There, a plan is not timed as its kernels are.
         finals = replace(finals, additive_error=additive_error(finals, partial(predicted_s, problem, costs)))
     result = CompileResult.of(problem, costs, finals, summary)

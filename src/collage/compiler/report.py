@@ -126,6 +126,7 @@ def _search(problem: Problem, session: MeasureSession, result: CompileResult, wa
         "rounds": search.rounds,
         "caps": list(search.caps),
         "notes": list(search.notes),
+        "tuning": search.tuning,
         "optimal": search.optimal,
         "gap": search.gap,
         "wall_s": wall_s,

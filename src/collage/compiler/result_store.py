@@ -72,6 +72,7 @@ class SearchSummary:
         gap: Share of its cost that a better cover could save at most.
         strategy: The name of the strategy that ran.
         notes: The reasons why candidates were left out, a sentence each.
+        tuning: A sentence on the kernels that ``--tune`` tuned; empty without it.
     """
 
     stopped_by: str = "not started"
@@ -84,6 +85,7 @@ class SearchSummary:
     gap: float | None = None
     strategy: str = "none"
     notes: tuple[str, ...] = ()
+    tuning: str = ""
 
     @classmethod
     def of(

@@ -261,6 +261,7 @@ class SearchFacts:
         gap: Share of its cost that a better cover could save at most.
         wall_s: Seconds of the whole compilation.
         notes: Reasons that candidates were left out.
+        tuning: A sentence on the kernels that ``--tune`` tuned; empty without it.
     """
 
     algorithm: str = "none"
@@ -279,6 +280,7 @@ class SearchFacts:
     gap: float | None = None
     wall_s: float = 0.0
     notes: tuple[str, ...] = ()
+    tuning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
