@@ -100,8 +100,9 @@ def judged(
 ) -> list[Plan]:
     """Return the plans that keep every limit on judging samples; those of the model's own precision always do.
 
-    Reduced plans that are clearly slower than one that is returned are left out. Refused targets that take the whole model are
-    noted in ``precision``, with the reason.
+    Reduced plans that are clearly slower than one that is returned are left out. A single target is left out only for another
+    one: what a plan of several kernels is predicted to take may be wrong. Refused targets that take the whole model are noted
+    in ``precision``, with the reason.
 
     Args:
         problem: The model.
@@ -112,18 +113,22 @@ def judged(
     """
     expected_s = {plan.name: seconds(plan) or 0.0 for plan in plans}
     exact_s = [expected_s[plan.name] for plan in plans if not is_reduced(plan) and expected_s[plan.name]]
-    best_s, kept = min(exact_s, default=math.inf), set[str]()
+    best_single_s = best_s = min(exact_s, default=math.inf)
+    kept = set[str]()
     for plan in sorted(plans, key=lambda plan: expected_s[plan.name]):
         if precision is None or not is_reduced(plan):
             kept.add(plan.name)
             continue
-        if expected_s[plan.name] > _SLOWER * best_s:
+        if expected_s[plan.name] > _SLOWER * (best_s if plan.single is None else best_single_s):
             continue
         session.say(f"judging {plan.name}")
         reason = judge_plan(problem, session, precision, plan).reason
         if reason is None:
             kept.add(plan.name)
             best_s = min(best_s, expected_s[plan.name] or best_s)
+            best_single_s = (
+                best_single_s if plan.single is None else min(best_single_s, expected_s[plan.name] or best_single_s)
+            )
             continue
         session.say(f"{plan.name} is refused: {reason}")
         if plan.single is not None:
