@@ -33,8 +33,8 @@ HOPELESS = 2.5
 """A single target this many times slower than the best, measured alone, is reported with that time and not raced."""
 LATE = "not measured: the time budget leaves no time for it"
 """The refusal of a target of reduced precision for which there was no time."""
-_SHARE_LEFT = {"bf16": 0.25}
-_MOST_LEFT = 0.55
+_SHARE_LEFT = {"bf16": 0.25, "int8": 0.5}
+_MOST_LEFT = 0.65
 """Shares of a time budget that have to be left when a target of a reduced precision is measured: less for the most promising."""
 
 
