@@ -50,7 +50,7 @@ def _described(text: str) -> str:
     """Return a help text as Markdown: lines that begin with a command become one code block."""
     prose, examples = [], []
     for paragraph in re.split(r"\n\s*\n", text):
-        is_example = paragraph.lstrip().startswith("collage ")
+        is_example = re.match(r"\s*(?:\S.*\| )?collage ", paragraph)
         (examples if is_example else prose).append(inspect.cleandoc(paragraph))
     body = "\n\n".join(" ".join(paragraph.split()) for paragraph in prose) + "\n"
     return body + ("\n```sh\n" + "\n".join(examples) + "\n```\n" if examples else "")

@@ -82,7 +82,7 @@ class DeviceConflict(ConfigError):
         one: The one end: the demand, its object and its origin.
         other: The other end.
         chain: The steps between them, each a sentence.
-        remedies: What would resolve it, best first.
+        remedies: Ways to resolve the conflict, best first.
     """
 
     def __init__(self, one: str, other: str, chain: tuple[str, ...], remedies: tuple[str, ...]) -> None:
@@ -130,7 +130,7 @@ class PatternError(CollageError):
 
 
 class ToolchainError(CollageError):
-    """Base of what toolchains raise. Becomes an outcome; never ends a run."""
+    """Base of the errors that toolchains raise. Becomes an outcome; never ends a run."""
 
 
 class Unsupported(ToolchainError):
@@ -154,4 +154,4 @@ class WorkerTimeout(WorkerDied):
 
 
 class WorkerOutOfMemory(WorkerDied):
-    """The job asked for more memory than it may have, or it and what it started held more."""
+    """The job asked for more memory than its limit, or it and its child processes held more."""

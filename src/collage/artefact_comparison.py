@@ -42,11 +42,11 @@ def compare_artefacts(
         after: The other one.
         model: The file that the first was compiled from; None looks for it, and else takes the artefact's copy.
         rounds: Rounds, at least 6; each artefact has one turn in each.
-        doubt_below: A speed-up that lies below this beyond doubt is not believed at once: both race once more, in new
-            processes, and the better of both results counts. A process may be slow for as long as it lives.
+        doubt_below: If the speed-up is below this beyond doubt, both artefacts race once more, in new processes. The
+            better of both results counts. A process may be slow for as long as it lives.
         dims: Representative lengths of symbolic dimensions; None is those that the first was compiled for.
         inputs: Representative inputs by name; those not given are made up.
-        say: Told what is going on, a line at a time.
+        say: Called with each line of progress.
 
     Returns:
         JSON values: ``rows`` with times in µs and errors, ``speedup`` of the second over the first with its interval (None

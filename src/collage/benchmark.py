@@ -28,8 +28,9 @@ from collage.frontend import (
     with_lengths_of,
 )
 from collage.inspection import describe_environment
-from collage.measure.comparison import Comparison, ComparisonPlan, Finalist, FinalistResult, compare_end_to_end
+from collage.measure.comparison import Comparison, ComparisonPlan, compare_end_to_end
 from collage.measure.estimator import model_tolerance
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.reference_run import capture_made_up
 from collage.measure.session import MeasureSession
 from collage.runtime import Recipe, verify
@@ -42,7 +43,7 @@ __all__ = ["OURS", "Track", "artefact_on", "bench", "open_track", "opened", "rac
 
 OURS = "collage"
 _LEGS = 3
-"""Processes of each contestant, one after the other: the interval tells how much chance there is in where one happens to lie."""
+"""Processes of each contestant, one after the other: the interval shows how much depends on the place of a process in memory."""
 
 
 def bench(
@@ -64,7 +65,7 @@ def bench(
         dims: Representative lengths of symbolic dimensions, see ``CompileOptions``; None is those that it was compiled for.
         inputs: Representative inputs by name, NumPy; those not given are made up.
         model: The file that the artefact was compiled from; None looks for it where the artefact says, from here.
-        say: Told what is going on.
+        say: Called with each line of progress.
 
     Raises:
         UsageError: The file is not what the artefact was compiled from.
@@ -109,7 +110,7 @@ class Track:
     Attributes:
         model: The original model, or an artefact's copy of it, in the session's workspace.
         session: Has run the model for reference.
-        timed: Folders of the inputs and reference values, and the weights of each, as workers are told.
+        timed: Folders of the inputs and reference values, and the weight of each, as arguments of workers.
     """
 
     model: ir.Model
@@ -118,7 +119,7 @@ class Track:
 
 
 def opened(artefact: Path, stack: ExitStack, say: Callable[[str], None]) -> tuple[Path, Recipe]:
-    """Return the folder and the recipe of an artefact, verified. What was unpacked is there until the stack is closed.
+    """Return the folder and the recipe of an artefact, verified. The unpacked files stay until the stack is closed.
 
     Raises:
         UsageError: There is nothing at the path.
@@ -234,7 +235,7 @@ def _compiled_for(model: ir.Model, recipe: Recipe) -> Lengths:
 
 
 def _vendor(target: Target, threads: int, workspace: Path, timed: Mapping[str, Any]) -> Finalist:
-    """A target on the track, but for what it is to run."""
+    """A contestant without its executable: the target, its name and its threads."""
     factory, arguments = registry().factory(target.toolchain)
     told = {
         "factory": factory,
@@ -254,11 +255,11 @@ def _original(recipe: Recipe, given: Path | None) -> ir.Model | None:
     """Return the model as its author wrote it; None if it is not found unchanged.
 
     Args:
-        recipe: Says where it was, and its digest.
-        given: Where it is, if the user says so.
+        recipe: The recipe, which holds the path and the digest of the model.
+        given: Path of the original model, if the user gives one.
 
     Raises:
-        UsageError: What the user gave is another model.
+        UsageError: The model that the user gave is another model.
     """
     path = Path(str(recipe.model.get("path") or "")) if given is None else given
     if given is None and not path.is_file():

@@ -7,8 +7,8 @@
     MergeCompilerRegions   numbers marked neighbours that may be one kernel    compiler_region = number
     PartitionGraph         makes functions of them
 
-and ``partition_for`` runs them in turn. Between the steps, what was decided is metadata of the nodes, so that a model
-stays a valid model that any runtime runs. Only the main graph is worked on; what is left behind runs on the host.
+and ``partition_for`` runs them in turn. Between the steps, decisions are metadata of the nodes, so that the model stays
+valid and any runtime can run it. Only the main graph is worked on; what is left behind runs on the host.
 ``docs/fusion.md`` shows how they are called.
 """
 
@@ -80,7 +80,7 @@ def partition_for(model: ir.Model, target: TargetLike, toolchains: Registry | No
 
 
 def greedy_kernels(model: ir.Model, graph: DataflowGraph, target: Target, toolchains: Registry) -> list[SubGraph]:
-    """Return what ``partition_for`` makes kernels of, as sub-graphs of the model's dataflow graph.
+    """Return the sub-graphs that ``partition_for`` turns into kernels, on the model's dataflow graph.
 
     Args:
         model: The model; it is not changed.
@@ -103,7 +103,7 @@ class FuseOps(ModulePass):
 
     Args:
         max_depth: Largest number of operators on a path, 0 for no limit.
-        target: What the kernels are for.
+        target: The target that the kernels are compiled for.
     """
 
     def __init__(self, max_depth: int = _NO_LIMIT, target: Target | None = None) -> None:
@@ -217,7 +217,7 @@ def _mark(sub_graph: SubGraph, key: str, value: str) -> None:
 
 
 def _marked_kernels(graph: DataflowGraph) -> list[CandidateKernel]:
-    """Marked operators as kernels: those of one region together, else those of one label, else each by itself."""
+    """Marked operators as kernels: one kernel per region, else one per label, else one per operator."""
     groups: dict[tuple[str, ...], int] = {}
     for i, node in enumerate(graph.nodes):
         marks = node.metadata_props

@@ -46,7 +46,7 @@ def describe_targets() -> list[dict[str, Any]]:
 
 
 def _row_or_why(toolchain: Toolchain, toolchains: Registry) -> dict[str, Any]:
-    """Return the row of a toolchain, or why there is none: what a plug-in says of itself may be anything."""
+    """Return the row of a toolchain, or the reason why it has none. The values of a plug-in are not trusted."""
     try:
         return _row(toolchain, toolchains)
     except Exception as error:
@@ -137,14 +137,14 @@ def inspect(
     options: CompileOptions | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return the contents of a model after preparation, and with ``coverage`` what each target takes of it and refuses.
+    """Return the contents of a model after preparation. With ``coverage``, add the operators that each target takes and refuses.
 
     Args:
         path: An ONNX file.
         targets: As for ``compile``.
         coverage: True to ask the targets.
         options: As for ``compile``: lengths of symbolic dimensions, threads, the database.
-        say: Told what is going on.
+        say: Called with each line of progress.
     """
     # Here, as to list toolchains takes none of this, and it takes seconds to import.
     from collage.compiler.opening import measure_session

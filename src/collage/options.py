@@ -85,6 +85,9 @@ class CompileOptions:
             the original model on another target, or ``none``.
         passes: The passes that prepare the model: names with commas between them, see ``transform.parse_pipeline``. The
             ``PassContext`` around ``compile`` also affects which of them run.
+
+    Raises:
+        UsageError: A value is not valid, or two options exclude each other.
     """
 
     threads: int = 0

@@ -49,9 +49,10 @@ class PlanFileKernel:
         nodes: Names of its operators in the prepared model.
         parts: Labelled parts.
         device: The device that it runs on; None if no devices are planned.
-        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
-        bodies: Of an If, a Loop or a Scan whose bodies are kernels of their own: the kernels of each body, in order of the name
-            of its attribute. The target is then the host, which runs the operator.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is
+            in none.
+        bodies: For an If, a Loop or a Scan with kernels in its bodies: the kernels of each body, by the name of its
+            attribute. The target is then the host, which runs the operator.
     """
 
     target: str
@@ -106,10 +107,10 @@ class PlanFile:
 
     @classmethod
     def from_json(cls, data: Any) -> PlanFile:
-        """Read what ``to_json`` returned.
+        """Parse the output of ``to_json``.
 
         Raises:
-            UsageError: It is not a plan; the message says what is wrong.
+            UsageError: It is not a plan; the message names the fault.
         """
         _check_keys(data, "the plan", {"schema", "kernels"}, {"model"})
         if type(data["schema"]) is not int or not 1 <= data["schema"] <= _SCHEMA:

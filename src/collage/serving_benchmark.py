@@ -19,8 +19,8 @@ from collage.cost.outcome import Status, failed
 from collage.cost.statistics import median_interval
 from collage.frontend import Lengths
 from collage.inspection import describe_environment
-from collage.measure.comparison import Finalist, FinalistResult
 from collage.measure.estimator import model_tolerance
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.system.machine import this_machine, thread_count
 from collage.system.scratch import scratch
 from collage.target import TargetLike
@@ -41,7 +41,7 @@ _PERCENTILES = ("p10", "p50", "p90", "p95", "p99")
 
 @dataclass(slots=True)
 class _Contestant:
-    """A contestant with its process, and what it got done in its turns."""
+    """A contestant with its process, and the runs of its turns."""
 
     finalist: Finalist
     worker: Worker
@@ -82,7 +82,7 @@ def bench_serving(
         dims: See ``collage.benchmark.bench``.
         inputs: The same.
         model: The same.
-        say: Told what is going on.
+        say: Called with each line of progress.
 
     Returns:
         ``rows`` of name, runs per second, latencies in µs at several percentiles, and the ratio of runs per second of the

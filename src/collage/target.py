@@ -1,4 +1,4 @@
-"""Targets: what a kernel is compiled for, and by which toolchain.
+"""Targets: the device that a kernel is compiled for, and the toolchain that compiles it.
 
 A target is written the way TVM writes it: a kind, then attributes.
 
@@ -9,7 +9,7 @@ A target is written the way TVM writes it: a kind, then attributes.
 
 A bare toolchain name is an alias (``openvino`` is ``llvm -compiler=openvino``); ``cuda:onnxruntime`` forces the kind.
 ``with target:`` makes a target the current one, for passes and predicates that ask ``Target.current()``.
-``fusion.gather_fusion_specs`` says how targets become fusion rules, and ``Target.refines`` what "T refines U" means.
+``fusion.gather_fusion_specs`` turns targets into fusion rules. ``Target.refines`` defines "T refines U".
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NATIVE_TOOLCHAIN = "tvm"
 """The toolchain that serves a target with neither ``-compiler`` nor ``-libs``."""
 
 HOST_TOOLCHAIN = "host"
-"""The toolchain of what is left behind: views, and operators that nothing on the menu takes."""
+"""The toolchain of operators that stay on the host: views, and operators that no target of the menu takes."""
 
 _NAMES = ("compiler", "libs")
 
@@ -60,8 +60,8 @@ def register_device_type(kind: str, device_type: str) -> None:
     A toolchain calls this in its module, so that every process that imports the toolchain knows the kind.
 
     Args:
-        kind: How targets of this kind begin, such as ``npu`` in ``npu -compiler=mine``.
-        device_type: How scopes name the devices, such as ``npu`` in ``npu:0``. Kinds may share one.
+        kind: First word of targets of this kind, such as ``npu`` in ``npu -compiler=mine``.
+        device_type: Device type in scopes, such as ``npu`` in ``npu:0``. Kinds may share one.
 
     Raises:
         TargetError: A name that cannot be written in a target, or a kind that is registered for other devices.
@@ -94,6 +94,9 @@ class Target:
             occurs computes shapes there, unless it names a host itself.
         fusion_spec: A fusion rule to use instead of the one derived from the target. It says which kernels there are, not
             how they are compiled, so it is not part of the printed form. Targets with different rules are different.
+
+    Raises:
+        TargetError: The kind is unknown, or it has both a compiler and a library.
     """
 
     kind: str
@@ -122,7 +125,7 @@ class Target:
 
         Args:
             text: For example ``llvm -compiler=openvino -threads=1``, or the alias ``openvino``.
-            toolchains: What exists: toolchain name to target stems such as ``llvm -compiler=openvino``. With
+            toolchains: Installed toolchains: name to target stems such as ``llvm -compiler=openvino``. With
                 it, aliases are understood and unknown toolchains refused; without it, only full forms are read.
             host: Target of the code that drives the kernels.
 
@@ -180,7 +183,7 @@ class Target:
 
     @property
     def build_name(self) -> str:
-        """Under what a build of the toolchain is kept: its name, and the kind where that is not ``llvm``.
+        """Key under which a build of the toolchain is stored: its name, and the kind if that is not ``llvm``.
 
         One toolchain depends on other things where it serves another kind of device.
         """
@@ -188,7 +191,7 @@ class Target:
 
     @property
     def is_native(self) -> bool:
-        """True where the kind's own code generator serves this target."""
+        """True if the kind's own code generator serves this target."""
         return self.compiler is None and self.libs is None
 
     def option(self, name: str, default: str | None = None) -> str | None:
@@ -200,9 +203,9 @@ class Target:
         return replace(self, options=tuple({**dict(self.options), **options}.items()))
 
     def refines(self, other: Target) -> bool:
-        """Return True if this target may serve what was planned for ``other``.
+        """Return True if this target may run operators that were planned for ``other``.
 
-        True where the two are equal, or where this one names a toolchain or a fusion spec, ``other`` does
+        True if the two are equal, or where this one names a toolchain or a fusion spec, ``other`` does
         not, and they agree on everything else, options included.
         """
         if self == other:
@@ -219,14 +222,14 @@ class Target:
 
     @property
     def title(self) -> str:
-        """The printed form, and the name of the fusion rule if it has one: what tells it apart on a menu."""
+        """The printed form, with the name of the fusion rule if it has one. It is unique on a menu."""
         if self.fusion_spec is None:
             return str(self)
         return f"{self} (rule {getattr(self.fusion_spec, 'name', type(self.fusion_spec).__name__)})"
 
     @property
     def is_reduced(self) -> bool:
-        """True where kernels may compute in a coarser type than the model says (``-precision=bf16``)."""
+        """True if kernels may compute in a coarser type than the model says (``-precision=bf16``)."""
         return self.option("precision", "f32") != "f32"
 
     @property

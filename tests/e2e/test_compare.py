@@ -13,7 +13,8 @@ from collage.artefact_comparison import compare_artefacts
 from collage.cli import main
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
-from collage.measure.comparison import Comparison, Finalist, FinalistResult
+from collage.measure.comparison import Comparison
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.testing import executable_of
 from tests.e2e.declared_chain import chain
 

@@ -22,7 +22,8 @@ from collage.compiler.problem import Problem
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Interval, Summary
 from collage.database.database import Database
-from collage.measure.comparison import Comparison, Finalist, FinalistResult
+from collage.measure.comparison import Comparison
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.jobs import Job
 from collage.measure.session import MeasureSession
 from collage.runtime import Recipe

@@ -15,7 +15,8 @@ import collage
 from collage.cost.statistics import Interval
 from collage.database.database import Database
 from collage.fusion import FusionOptions, FusionStyle
-from collage.measure.comparison import Comparison, Finalist
+from collage.measure.comparison import Comparison
+from collage.measure.finalist import Finalist
 from tests.e2e.test_remeasure import SECONDS, NoisyMachine, compiled
 
 SEED = 7

@@ -62,7 +62,7 @@ class TestIreeInOneThread(ToolchainTestCase):
         ),
         (
             "(float[1,1,4] x) => (float[1,1,5] y, int64[1,1,5] i) {y, i = MaxPool <kernel_shape = [2], pads = [1,1]> (x)}",
-            "places",
+            "wrong indices",
         ),
         (
             "(float[1,2,4] x) => (float[1,2,2] y, int64[1,2,2] i) {y, i = MaxPool <kernel_shape = [3]> (x)}",

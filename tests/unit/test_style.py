@@ -16,7 +16,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "collage"
 
-FIRST_WORD = re.compile(r"\W*(What|Whether|Who|Whom|Why|How|Which|Where|That|Those)\b")
+WORDS = "What|Whether|Who|Whom|Why|How|Which|Where|That|Those"
+FIRST_WORD = re.compile(rf"\W*({WORDS})\b")
+ENTRY = re.compile(rf"^ *(?:(?:Returns|Yields):\n *|\*{{0,2}}\w+: )({WORDS})\b", re.MULTILINE)
+"""An entry of Args, Attributes, Returns, Yields or Raises that is not a noun phrase."""
 PERSON = re.compile(r"\b(who|whoever|whom|nobody|somebody)\b", re.IGNORECASE)
 IS_NO = re.compile(r"(?<!there\s)\b(is|are)\s+no\s(?!longer\b)", re.IGNORECASE)
 
@@ -54,6 +57,9 @@ def breaches(source: str) -> list[Breach]:
     tree = ast.parse(source)
     documented = list(docstrings(tree))
     found = [Breach(line, 1, first[1]) for line, text in documented if (first := FIRST_WORD.match(text))]
+    for line, text in documented:
+        for match in ENTRY.finditer(text):
+            found.append(Breach(line + text.count("\n", 0, match.start(1)), 1, match[1]))
     for line, text in (*documented, *messages(tree)):
         for rule, pattern in ((2, PERSON), (3, IS_NO)):
             for match in pattern.finditer(text):
@@ -84,7 +90,12 @@ def test_docstrings_and_messages_keep_the_rules_that_a_program_can_check() -> No
         ('"""Whatever comes."""', []),
         ('def f():\n    """Whether it is."""', [1]),
         ('async def f():\n    """Those that stay."""', [1]),
-        ('class A:\n    """A thing.\n\n    Attributes:\n        target: Who runs it.\n    """', [2]),
+        ('class A:\n    """A thing.\n\n    Attributes:\n        target: Who runs it.\n    """', [1, 2]),
+        ('class A:\n    """A thing.\n\n    Attributes:\n        target: The target.\n    """', []),
+        ('def f():\n    """Return it.\n\n    Args:\n        x: What.\n        **y: Where.\n    """', [1, 1]),
+        ('def f():\n    """Return it.\n\n    Returns:\n        How many.\n    """', [1]),
+        ('def f():\n    """Return it.\n\n    Raises:\n        ValueError: That is wrong.\n    """', [1]),
+        ('def f():\n    """Return it.\n\n    Returns:\n        True if it is known where.\n    """', []),
         ('class A:\n    x: int = 1\n    """How large."""', [1]),
         ('X = 1\n"""Which one is it, and for whom."""', [1, 2]),
         ('"""Nobody asks somebody who knows."""', [2, 2, 2]),
@@ -109,6 +120,11 @@ def test_breaches_are_found_where_they_are(source: str, rules: list[int]) -> Non
 
 def test_a_breach_is_reported_at_its_line() -> None:
     assert breaches('"""A file.\n\nIt is\nno model."""') == [Breach(3, 3, "is no model.")]
+
+
+def test_a_breach_of_an_entry_is_reported_at_its_line() -> None:
+    source = 'def f():\n    """Return it.\n\n    Args:\n        x: A thing.\n        y: Which thing.\n    """'
+    assert breaches(source) == [Breach(6, 1, "Which")]
 
 
 if __name__ == "__main__":

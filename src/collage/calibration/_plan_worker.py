@@ -23,7 +23,7 @@ class PlanService:
     Args:
         recipe: ``Recipe`` as JSON.
         workspace: Folder of its files.
-        factories: How its toolchains are made: ``module:Class`` and keyword arguments, by name.
+        factories: The factory of each toolchain, by name: ``module:Class`` and keyword arguments.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ __all__ = ["Judge"]
 _METRIC = "collage.calibration._metric_worker:MetricService"
 _METRIC_S = 10.0
 _FIRST_METRIC_S = 30.0
-"""Seconds for the call that imports what the user's module imports."""
+"""Seconds for the first call, in which the user's module is imported."""
 _RUN_S = 180.0
 _MOST_KEPT_BYTES = 4 << 30
 _MOST_S = 60.0
@@ -44,12 +44,12 @@ class Judge:
     Args:
         data: The samples.
         original: A worker whose service has ``answer(values, into)``: the model that is right.
-        metrics: What to compare by.
-        folder: Where inputs and answers lie meanwhile.
+        metrics: Metrics to compare by.
+        folder: Folder for inputs and answers while they are compared.
         left_s: Returns the seconds that are left; judging takes at most a third of them, if that allows ``_CHUNK`` samples.
 
     Attributes:
-        metrics: What answers are compared by.
+        metrics: Metrics that answers are compared by.
         with_nan: Names of samples whose inputs hold NaN, by index, as far as they were looked at.
     """
 
@@ -76,7 +76,7 @@ class Judge:
         }
 
     def close(self) -> None:
-        """End all processes, and give up what was kept."""
+        """End all processes, and drop the kept answers."""
         for worker in (self._original, *self._functions.values()):
             worker.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -126,7 +126,7 @@ class Judge:
         Args:
             answers: A worker whose service has ``answer(values, into)``.
             indices: Samples. If they take long, the last ones are left out.
-            metrics: What to compare by, instead of the judge's own.
+            metrics: Metrics to compare by, instead of the judge's own.
 
         Raises:
             ToolchainError: A sample could not be answered.
@@ -155,7 +155,7 @@ class Judge:
         return found
 
     def _answer_originally(self, indices: Sequence[int], asked: Sequence[str]) -> None:
-        """Have the original answer the samples that it has not answered yet; its answers are kept, up to a size."""
+        """Run the original on samples that have no reference answers yet. Answers are kept, up to a size."""
         fresh = [
             (values, place)
             for index, values in zip(indices, asked, strict=True)
@@ -171,7 +171,7 @@ class Judge:
         return self._folder / f"expected_{index}"
 
     def _clear(self) -> None:
-        """Remove inputs and answers of the last samples, and what the original answered if it is too much."""
+        """Remove inputs and answers of the last samples, and the answers of the original if they take too much space."""
         kinds = ["asked_*", "answer_*"]
         if self._kept_bytes > _MOST_KEPT_BYTES:
             kinds, self._kept_bytes = [*kinds, "expected_*"], 0
@@ -232,5 +232,5 @@ def _arrays(store: ValueStore) -> Mapping[str, np.ndarray[Any, Any]]:
 
 
 def _paths() -> list[str]:
-    """Return where this process finds modules, and the folder that the user is in."""
+    """Return the search path of modules in this process, and the current folder."""
     return [*(path for path in sys.path if path), str(Path.cwd())]

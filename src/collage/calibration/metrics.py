@@ -65,7 +65,7 @@ class Estimate:
         low: The better end of its interval.
         high: The worse end.
         samples: Samples that it comes from.
-        is_vague: There are too few samples for the worse end to be worth anything.
+        is_vague: There are too few samples for a useful bound at the worse end.
         original: The original model's own score on these samples; None if the metric only compares.
     """
 
@@ -86,7 +86,7 @@ class Metric(Protocol):
 
     @property
     def name(self) -> str:
-        """As users write it."""
+        """The name that users write."""
         ...
 
     def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
@@ -103,8 +103,8 @@ class Metric(Protocol):
         Args:
             drops: One for each sample.
             limit: Decides if there are too few samples.
-            count: Return the interval of a mean or a share that is to be expected of so many samples like these. 0 is of these.
-                Of an error the bound is that of these, which fewer samples make wider.
+            count: Number of similar samples for which the interval is expected; 0 means these samples. The bound of an
+                error is that of these samples; fewer samples make it wider.
         """
         ...
 
@@ -219,7 +219,7 @@ class PythonMetric:
     """A function of the user's, which runs in a process of its own, see ``collage.calibration.judge``.
 
     Attributes:
-        name: As it was written.
+        name: Name as the user wrote it.
         module: The module that has it.
         function: Its name. It takes outputs, the original's outputs and the label, and returns a number: more is better.
     """
@@ -310,9 +310,9 @@ def _student(degrees: int, confidence: float = _CONFIDENCE) -> float:
 
 
 def prediction_bound(errors: Sequence[float]) -> float:
-    """Return what twenty further errors all stay below, with 95 % confidence, if logarithms of errors are normal.
+    """Return a bound that twenty further errors all keep, with 95 % confidence, if logarithms of errors are normal.
 
-    It is at least the largest error. Of fewer than four errors it is twice that.
+    It is at least the largest error. For fewer than four errors it is twice the largest.
     """
     worst = max(errors)
     positive = [error for error in errors if error > 0]

@@ -1,7 +1,7 @@
 """Ranges of activations: the smallest and the largest that each floating-point value of a model takes over samples.
 
-They are collected one sample at a time, in a worker process, so that memory holds the values of one sample at most. What is
-kept of a value is two numbers, and the mean of each channel if a product reads it. A static 8-bit target reads them from the
+They are collected one sample at a time, in a worker process, so that memory holds the values of one sample at most. For
+each value two numbers are kept, and the mean of each channel if a product reads it. A static 8-bit target reads them from the
 metadata of the values, see ``annotate_ranges``.
 """
 
@@ -34,7 +34,7 @@ _ON_FIRST_AXIS, _ON_LAST_AXIS = ("Conv", "ConvTranspose"), ("Gemm", "MatMul")
 """Products that add up over the axis after the batch, and over the last one."""
 _RUN_S = 180.0
 _SENTINEL = 1e6
-"""From this magnitude on, a number stands for infinity, as in masks: 8 bits cannot hold it beside others."""
+"""Numbers of at least this magnitude count as infinite, as in masks: 8 bits cannot hold it beside others."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Ranges:
         unbounded: Names of values that had NaN or infinite elements, or magnitudes that stand for infinity.
         means: The mean of each channel over all samples, of values in ``mean_axes``.
         samples: Samples that were looked at.
-        skipped: Of these, the number that was left out, since NaN is among their inputs.
+        skipped: Number of these that were left out, since their inputs hold NaN.
     """
 
     extents: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Ranges:
         self.skipped += 1
 
     def add(self, found: Mapping[str, Iterable[float]], means: Mapping[str, Sequence[float]] | None = None) -> None:
-        """Widen the ranges by what one more sample showed: low, high, and the number of elements that are not finite."""
+        """Widen the ranges by one more sample: low, high, and the number of elements that are not finite."""
         for name, (low, high, others) in found.items():
             known_low, known_high = self.extents.get(name, (math.inf, -math.inf))
             self.extents[name] = min(low, known_low), max(high, known_high)
@@ -78,7 +78,7 @@ class Ranges:
         self.samples += 1
 
     def as_json(self) -> dict[str, Any]:
-        """Return what ``from_json`` reads."""
+        """Return the ranges as JSON values for ``from_json``."""
         extents = {name: list(extent) for name, extent in self.extents.items()}
         return {
             "extents": extents,
@@ -128,9 +128,9 @@ def collect_ranges(
     Args:
         worker: See ``runs_worker``.
         samples: Inputs by name, read one after the other; those whose inputs hold NaN are left out.
-        folder: Where the inputs of one sample lie meanwhile.
-        ranges: What earlier samples showed; it is widened.
-        after_each: Told of the ranges after each sample.
+        folder: Folder for the inputs of one sample at a time.
+        ranges: Ranges from earlier samples; they are widened.
+        after_each: Called with the ranges after each sample.
         axes: Values of which means are collected, see ``mean_axes``.
 
     Raises:

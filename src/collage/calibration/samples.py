@@ -46,7 +46,7 @@ _BROKEN = zipfile.BadZipFile, zlib.error, lzma.LZMAError
 
 
 def put_values(folder: Path, values: Mapping[str, Any]) -> ValueStore:
-    """Return a store that holds these values, and nothing of what the folder held before."""
+    """Return a store that holds only these values. Earlier files of the folder are removed."""
     (folder / "values.json").unlink(missing_ok=True)
     store = ValueStore(folder)
     for name, value in values.items():
@@ -60,9 +60,9 @@ class Sample:
     """One set of inputs.
 
     Attributes:
-        name: What messages call it, such as its file.
+        name: Name of the sample in messages, such as its file.
         feeds: Its inputs by name.
-        label: What is right, where that was given.
+        label: The right answer, if the data gives one.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Split:
 
     @property
     def is_independent(self) -> bool:
-        """False where there are too few samples for the judging ones to have served nothing else."""
+        """False if there are too few samples for the judging ones to have served nothing else."""
         return set(self.judge).isdisjoint((*self.calibrate, *self.choose))
 
 
@@ -121,7 +121,7 @@ class CalibrationData:
         digest: Changes when the samples do.
         has_labels: Every sample says what is right.
         read: Returns a sample by index.
-        origin: What messages call the data.
+        origin: Name of the data in messages.
         labelled: Number of samples that say what is right.
     """
 
@@ -144,7 +144,7 @@ def open_data(source: Any, model: ir.Model, folder: Path) -> CalibrationData:
         source: A folder of ``.npz`` files, one ``.npz`` file with a leading axis of samples, or an iterable of samples: inputs
             by name, or a pair of these and a label.
         model: A model with its inputs.
-        folder: Where what is not in files of its own is put meanwhile.
+        folder: Folder for samples that have no files of their own.
 
     Raises:
         UsageError: The source cannot be read, or holds nothing.
@@ -295,7 +295,7 @@ def _sample(model: ir.Model, arrays: Mapping[str, Array], where: str) -> Sample:
 
 @contextlib.contextmanager
 def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an archive of arrays, and make what goes wrong with it a sentence."""
+    """Open an archive of arrays; turn its errors into a sentence for the user."""
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive

@@ -40,14 +40,14 @@ BENCH_HELP = """Time an artefact against every single toolchain, interleaved.
 
 COMPARE_HELP = """Race two artefacts of one model, in turns, and show what changed.
 
-    Exit code 6 tells that B is slower than --fail-below allows, beyond doubt, or does not run rightly. Examples:
+    Exit code 6 means that B is slower than --fail-below allows, beyond doubt, or does not run rightly. Examples:
 
       collage compare old.collage new.collage
 
       collage compare old.collage new.collage model.onnx --fail-below 0.98 --json
     """
 
-EXPLAIN_HELP = """Explain an artefact: what runs it, what lost and by how much, and what was not tried.
+EXPLAIN_HELP = """Explain an artefact: its kernels, the candidates that lost and by how much, and those that were not tried.
 
     Examples:
 

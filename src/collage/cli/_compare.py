@@ -31,7 +31,7 @@ def show_comparison(found: Mapping[str, Any], fail_below: float | None, *, json:
         does not fail a build.
 
     Raises:
-        UsageError: The first artefact did not run, so nothing can be said of the second.
+        UsageError: The first artefact did not run, so there is nothing to compare the second with.
     """
     is_regression = _is_regression(found, fail_below)
     if json:

@@ -22,7 +22,7 @@ _PLAIN = (str, int, float, bool)
 
 
 def apply_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Make what a file says the defaults of the options of a command; the command line wins.
+    """Use the values of a file as defaults of the options of a command; the command line has precedence.
 
     Args:
         context: The context of the command, whose other options are not read yet.

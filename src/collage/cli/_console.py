@@ -20,12 +20,12 @@ def print_json(value: Any) -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """Says how many there are of what: ``1 timing``, ``2 timings``."""
+    """Return a count with its noun: ``1 timing``, ``2 timings``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def printable(text: str) -> str:
-    """Text without what would command the terminal; models and databases may come from anywhere."""
+    """Return text without control characters for the terminal; models and databases may come from anywhere."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 

@@ -201,7 +201,7 @@ def export(
     "import",
     help="""Import a file of `collage db export`. All lines are checked first. If one is bad, nothing is imported.
 
-    What is taken is marked as imported. It spares measuring kernels, and never decides a race: finalists are always timed
+    Imported rows are marked as such. They spare measuring kernels, and never decide a race: finalists are always timed
     on this machine. Examples:
 
       collage db import timings.jsonl

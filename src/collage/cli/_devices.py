@@ -13,7 +13,7 @@ __all__ = ["show_devices"]
 
 
 def show_devices(path: Path, plan: Path, *, fixed: Mapping[str, int], json: bool) -> None:
-    """Print what a plan of devices makes of a model: operators, copies, and the reasons for both."""
+    """Print the devices that a plan gives the operators of a model, the copies between them, and the reasons for both."""
     from collage.device import describe_plan, read_device_plan
     from collage.frontend import fix_lengths, read_model
 

@@ -1,4 +1,4 @@
-"""``collage compile --dry-run``: what would be looked at, as a table."""
+"""``collage compile --dry-run``: candidates and estimated time, as a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["print_dry_run"]
 
 
 def print_dry_run(found: Mapping[str, Any]) -> None:
-    """Print what a compilation would look at."""
+    """Print the candidates and the estimated time of a compilation."""
     rows = [
         (
             short(row["target"]),

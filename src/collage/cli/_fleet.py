@@ -114,7 +114,9 @@ def compile_(
                 typer.echo(printable(f"{task.name} for {task.machine}: {task.state}: {task.reason}"))
         typer.echo(f"{counted(sum(task.state == 'done' for task in tasks), 'artefact')} in {output}")
     if left := [task for task in tasks if task.state != "done"]:
-        raise CollageError(f"{counted(len(left), 'task')} of {len(tasks)} did not end well; see `collage fleet status`")
+        raise CollageError(
+            f"{counted(len(left), 'task')} of {len(tasks)} failed; `collage fleet status` shows the reasons"
+        )
 
 
 @fleet.command(

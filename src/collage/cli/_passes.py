@@ -28,7 +28,7 @@ def show_passes(
     json: bool,
     context: PassContext,
 ) -> None:
-    """Run the passes on the model as the front door lets it in, and print the models asked for, and a table."""
+    """Run the passes on the model as it was read; print the requested models and a table."""
     from collage.frontend import fix_lengths, read_model
     from collage.transform import inspect_passes
 

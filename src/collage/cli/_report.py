@@ -33,7 +33,7 @@ _CALL_US = 20.0
 
 
 def print_report(report: Report, artefact: str | None = None) -> None:
-    """Print the gains, the comparison, the kernels, and what is known of their correctness."""
+    """Print the gains, the comparison, the kernels, and the checks of correctness."""
     console = _console()
     console.print(_escape("\n".join(gain_lines(report))), highlight=False)
     console.print(_table("end to end (* is returned)", columns_of(report), table_rows(report), right=(1, 3, 4)))

@@ -86,7 +86,7 @@ def _loaded(
 
 
 def check_names(names: Iterable[str], inputs: Sequence[Port] | None) -> None:
-    """Refuse names other than those of inputs; nothing if these are not known.
+    """Refuse names that are not inputs; accept all if the inputs are not known.
 
     Raises:
         InputError: A name that is none of them.
@@ -98,7 +98,7 @@ def check_names(names: Iterable[str], inputs: Sequence[Port] | None) -> None:
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Make what the system says against a path a sentence for the user."""
+    """Turn an error of the system about a path into a sentence for the user."""
     try:
         yield
     except OSError as error:

@@ -100,6 +100,8 @@ def list_(root: Root = None, json: Json = False) -> None:
         ]
         print_json({"schema": _SCHEMA, "artefacts": told})
         return
+    if not rows:
+        _print("the store holds no artefacts; `collage store put` stores one")
     for row in rows:
         _print(f"{row.name:<30} {row.digest[:12]} {row.size_bytes / 1e6:>10.1f} MB  {age(row.made_at_s)}")
 
@@ -163,7 +165,7 @@ def remove(name: Reference, root: Root = None) -> None:
 def gc(
     root: Root = None,
     older_than: Annotated[str, typer.Option(metavar="AGE", help="Only files older than this, e.g. 12h or 7d.")] = "1d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the rows, and remove nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the files, and remove nothing.")] = False,
     json: Json = False,
 ) -> None:
     """Collect garbage."""

@@ -83,7 +83,7 @@ class _Checks:
     Attributes:
         name: The toolchain's name.
         facts: Attributes of the test class, see ``ToolchainTestCase``.
-        say: Told which check runs.
+        say: Called with the name of each check before it runs.
     """
 
     name: str
@@ -144,7 +144,7 @@ def _source(name: str, facts: dict[str, Any]) -> str:
 
 @dataclass
 class _Listener:
-    """The results of tests, as pytest tells them."""
+    """The results of tests, as pytest reports them."""
 
     rows: list[dict[str, Any]]
     say: Any
@@ -155,7 +155,7 @@ class _Listener:
         self.say(_title(nodeid))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Keep what came of a check: of its body, or of what failed before or after it."""
+        """Keep the result of a check: of its body, or of the step before or after it that failed."""
         if report.when == "call" or report.outcome != "passed":
             result = "known to differ" if hasattr(report, "wasxfail") and report.skipped else report.outcome
             self.rows.append({"check": _title(report.nodeid), "result": result, "reason": self._reason(report)})

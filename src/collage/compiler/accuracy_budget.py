@@ -23,11 +23,11 @@ from collage.workers.worker import Worker
 __all__ = ["is_reduced", "judge_plan", "judged", "keeps_limits", "plan_key", "within_budget"]
 
 _STEPS = 8
-"""Prices that are tried; each costs a search among what is mostly known, and one run of the plan that it finds."""
+"""Prices to try. Each costs a search over candidates that are mostly measured, and one run of the plan that it finds."""
 _RAISE = 8.0
 _CHECK_S = 300.0
 _SLOWER = 1.15
-"""A reduced plan that is expected to take so many times as long as another one is not judged."""
+"""A reduced plan is not judged if it is expected to take this many times as long as another one."""
 
 
 def within_budget(
@@ -43,10 +43,10 @@ def within_budget(
 
     Args:
         problem: The model, with the tolerance that counts.
-        costs: Their ``error_price_s`` is what the search pays, 0 when this returns.
+        costs: Costs of candidates. ``error_price_s`` is the price of errors in the search; it is 0 when this returns.
         session: Builds kernels.
-        precision: Has the choosing samples, on which plans are looked at.
-        plans: What the search found at price 0, the best first.
+        precision: Holds the choosing samples, on which plans are looked at.
+        plans: The plans that the search found at price 0, the best first.
         search_again: The best plans at the present price.
         by_cuts: Plans that keep the budget and that no price leads to, see ``collage.compiler.precision_cuts``.
 
@@ -107,7 +107,7 @@ def judged(
     Args:
         problem: The model.
         session: Builds kernels.
-        precision: Has the judging samples.
+        precision: Holds the judging samples.
         plans: The plans, in the order in which they are returned.
         seconds: The time that a plan is expected to take, if it is known.
     """

@@ -1,4 +1,4 @@
-"""The additive error: how far the kernels of a plan are from adding up to what the plan takes.
+"""The additive error: the difference between a plan's time and the sum of its kernels' times.
 
 Kernels are measured minutes before plans are compared, and the machine may be faster or slower by then. So the best single
 target serves as the measure: it was measured with the kernels, and compared with the plan.
@@ -18,7 +18,7 @@ def additive_error(finals: FinalComparison, predicted_s: Callable[[Plan], float 
     """Return the winner's additive error as a share of its time; positive if it takes longer than its kernels add up to.
 
     Args:
-        finals: How the plans compare, end to end.
+        finals: The end-to-end comparison of the plans.
         predicted_s: The seconds that a plan is predicted to take, by its measured kernels.
 
     Returns:

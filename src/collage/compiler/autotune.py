@@ -40,8 +40,7 @@ def known_autotuned(
 ) -> list[CandidateKernel]:
     """Return candidates with tuned code, for those candidates whose kernels were tuned before in any model.
 
-    Nothing is tuned, built or measured here: what the database knows of their time is known from now on, the rest is for
-    the search to find out.
+    Nothing is tuned, built or measured here. Timings that the database holds are used; the search measures the others.
     """
     if not problem.options.use_tuned:
         return []
@@ -62,14 +61,14 @@ def known_autotuned(
 def autotune(
     problem: Problem, costs: CostTable, records: TuningRecords, index: CandidateKernelIndex
 ) -> tuple[CandidateKernelIndex, str]:
-    """Tune what promises most, and return the candidates together with the tuned ones, measured, and a sentence on the gain.
+    """Tune the kernels that promise most; return the candidates with the tuned ones, measured, and a sentence on the gain.
 
     An interrupt ends it. Kernels that were tuned before it are kept.
 
     Args:
         problem: The model.
         costs: Costs of kernels; a search was held before.
-        records: Tunes kernels, and knows what was tuned.
+        records: Tunes kernels, and remembers the tuned ones.
         index: The candidates of that search.
     """
     within_budget = problem.options.time_budget_s is not None
@@ -117,7 +116,7 @@ def _most_promising(
 ) -> CandidateKernel | None:
     """The kernel with the greatest expected gain per second; None if no plan would be better by enough.
 
-    Those that can be tuned through in the time that is left come first: of others only a part would be.
+    Kernels that can be tuned through in the remaining time come first. Of the others only a part would be tuned.
     """
 
     def is_open(candidate: CandidateKernel) -> bool:
@@ -165,7 +164,7 @@ def _most_promising(
 def _expected_to_take_s(
     problem: Problem, costs: CostTable, records: TuningRecords, candidate: CandidateKernel
 ) -> float:
-    """Seconds that tuning a measured kernel should take; what was tuned before has only to be built and run."""
+    """Estimated seconds for tuning a measured kernel. A kernel that was tuned before has only to be built and run."""
     job = _tuned_job(problem, costs, candidate)
     efforts = 1.0 if records.find(job) is not None else records.forecast(job.target).efforts
     return efforts * _effort_s(costs, candidate)
@@ -179,7 +178,7 @@ def _effort_s(costs: CostTable, candidate: CandidateKernel) -> float:
 def _tune(
     problem: Problem, costs: CostTable, records: TuningRecords, alike: Sequence[CandidateKernel], budget_s: float
 ) -> list[CandidateKernel]:
-    """Tune one of several equal kernels; what is found is for all of them.
+    """Tune one of several equal kernels; the records are valid for all of them.
 
     Raises:
         ToolchainError: It could not be tuned.
@@ -202,7 +201,7 @@ def _tune(
 def _introduced(
     problem: Problem, costs: CostTable, alike: Sequence[CandidateKernel], text: str
 ) -> list[CandidateKernel]:
-    """Equal kernels as candidates with tuned code, of which the search may be told."""
+    """Equal kernels as candidates with tuned code, which the search may use."""
     target = _tuned_target(problem, alike[0].target)
     costs.introduce_variant(target, alike[0].target)
     problem.kernels.annotate(alike[0].sub_graph, target, {TUNED: text})

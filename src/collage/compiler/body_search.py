@@ -1,6 +1,6 @@
-"""Bodies of If, Loop and Scan as graphs of their own: each is searched as a model is, on what the reference run gave it.
+"""Bodies of If, Loop and Scan as graphs of their own: each is searched as a model is, on its inputs in the reference run.
 
-What comes of it are candidates for single nodes, which are measured as all others are, on the whole operator.
+The results are candidates for single nodes. They are measured as all others are, on the whole operator.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def body_candidates(
     """Return the operators whose bodies are kernels of their own as candidates, measured.
 
     Args:
-        survey: What is known of the model.
+        survey: The known facts about the model.
         session: Builds and measures, and has the values of the reference run.
-        database: Where timings and results are kept.
+        database: The database that holds timings and results.
         costs: Is told of the candidates, and measures them.
         find_plan: Finds the plan of a body.
     """
@@ -73,12 +73,12 @@ def body_candidates(
 def estimated_bodies(
     survey: Survey, session: MeasureSession, database: Database, find_plan: FindPlan
 ) -> list[tuple[CandidateKernel, Cost]]:
-    """Return the same where an estimator tells costs: each candidate with what its bodies cost, times how often they ran.
+    """Return the same candidates with estimated costs: the cost of each body times the number of its runs, summed.
 
     Args:
-        survey: What is known of the model; nothing was timed.
+        survey: The known facts about the model; nothing was timed.
         session: Builds, and has the values of the reference run.
-        database: Where facts are kept.
+        database: The database that holds facts.
         find_plan: Finds the plan of a body by the estimator's word.
     """
     return list(_searched(survey, session, database, find_plan))
@@ -91,7 +91,7 @@ def _searched(
     find_plan: FindPlan,
     seconds_left: Callable[[], float] | None = None,
 ) -> Iterator[tuple[CandidateKernel, Cost]]:
-    """Yield candidates with the sum of what their bodies were predicted to cost; without a clock, nothing is timed."""
+    """Yield candidates with the predicted cost of their bodies; without a clock, nothing is timed."""
     problem = survey.problem
     for i, node in enumerate(problem.graph.nodes if problem.placement is None else ()):
         if not is_searchable(node) or not _is_worth_it(survey, i):
@@ -111,7 +111,7 @@ def _searched(
 
 
 def _is_worth_it(survey: Survey, index: int) -> bool:
-    """Return True unless the fastest target that runs all of the model, and tells where its time goes, says otherwise."""
+    """Return False if the profile of the fastest target that runs the whole model shows that bodies take little time."""
     times = [(_node_s(survey, target, index), found.whole.time) for target, found in survey.baselines.items()]
     known = [
         (time.median_s, node_s / time.median_s) for node_s, time in times if node_s is not None and time is not None
@@ -132,9 +132,9 @@ class _BodySearch:
     """The search of the bodies of one node.
 
     Attributes:
-        survey: What is known of the model.
+        survey: The known facts about the model.
         session: Builds and measures.
-        database: Where facts are kept.
+        database: The database that holds facts.
         index: The node.
         seconds: Seconds that are left; None if nothing is timed.
         find_plan: Finds the plan of a body.
@@ -182,7 +182,7 @@ class _BodySearch:
         return [(problem.kernels.bodies.add(plan, self.session.build_of), cost) for plan, cost in costs.items()]
 
     def _recorded(self, graphs: Sequence[DataflowGraph], folder: Path) -> list[int]:
-        """Run the node on the host, keep what bodies are given, and return how often each runs."""
+        """Run the node on the host, keep the inputs of its bodies, and return the number of runs of each."""
         problem = self.survey.problem
         plan = tuple((BodyKernel(everything(graph).inside, HOST_TARGET),) if len(graph) else () for graph in graphs)
         target = problem.kernels.bodies.add(plan, self.session.build_of)
@@ -202,7 +202,7 @@ class _BodySearch:
     def _plans(
         self, number: int, graph: DataflowGraph, count: int, folder: Path
     ) -> list[tuple[tuple[BodyKernel, ...], Cost]]:
-        """Return the best plan of a body, and its fastest single if that is another one, with costs of so many runs."""
+        """Return the best plan of a body, and its fastest single target if that differs, with the cost of all its runs."""
         problem, node = self.survey.problem, self._node
         model = body_model(graph, node, f"body_{number}_of_{self.index}")
         stores = {name: ValueStore(folder / f"{number}_{_NUMBERS[name]}") for name in _OCCASIONS}
@@ -267,7 +267,7 @@ class _BodySearch:
         )
 
     def _moved(self, inner: Problem, graph: DataflowGraph, plan: Plan) -> tuple[BodyKernel, ...]:
-        """Return the plan of a body's own problem as kernels of the body; what was found of bodies in it comes along."""
+        """Return the plan of a body's own problem as kernels of the body, with the plans of bodies inside it."""
         index = {str(node.name): i for i, node in enumerate(graph.nodes)}
         moved = {i: index[str(node.name)] for i, node in enumerate(inner.graph.nodes)}
         kernels = []

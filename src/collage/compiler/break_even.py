@@ -1,4 +1,4 @@
-"""The rest of the cheapest plan around each candidate kernel: what a kernel would have to cost to be chosen.
+"""The rest of the cheapest plan around each candidate kernel, and the cost at which the kernel would be chosen.
 
 Plans are paths over covered sets, as in the search: each step adds a kernel that holds the first operator not covered yet.
 One pass forward and one pass backward give, for every candidate, the cheapest way to cover all other operators.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 __all__ = ["Priced", "Rest", "cheapest_rests"]
 
 _MOST_STEPS = 300_000
-"""Steps between covered sets after which the question is left open."""
+"""Steps between covered sets after which the result is left unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,20 +18,20 @@ _SEARCH_S = 35.0
 _MOST_KERNELS = 80
 _LEAST_KERNELS = 14
 _SHARE_OF_KERNELS = 1 / 9
-"""So many of all keys the search may ask for, but at least the least and at most the most. A search that wants more on a small
-model is after differences that a restless machine makes up; on a calm one it ends by itself before that.
+"""Share of distinct kernels that a search may measure, between ``_LEAST_KERNELS`` and ``_MOST_KERNELS``. On a small model
+further measurements resolve only noise. On a calm machine the search ends before this limit.
 """
 
 
 class SearchBudget:
-    """Of all searches of one compilation together.
+    """The limits on time and measurements of all searches of one compilation.
 
     Args:
         options: The options of the user.
-        comparison_plan: How plans will be compared, for which time has to be left.
+        comparison_plan: Lengths of the final comparison, for which time has to be left.
 
     Attributes:
-        asked: How many kernels the search has asked for so far.
+        asked: Number of kernels that the search has asked for so far.
     """
 
     def __init__(self, options: CompileOptions, comparison_plan: ComparisonPlan) -> None:
@@ -45,10 +45,10 @@ class SearchBudget:
     def kernels(self, keys: int) -> int:
         """Return the number of kernels that the search may ask for in all.
 
-        What the user says; or else a share of the keys there are, or any number where something is to be proved, or all measured.
+        The limit that the user gives, or else a share of the keys. Proofs and exhaustive searches have no limit.
 
         Args:
-            keys: 0 where that is not known yet.
+            keys: 0 if that is not known yet.
         """
         if self._options.measure_budget is not None:
             return self._options.measure_budget
@@ -57,9 +57,9 @@ class SearchBudget:
         return min(_MOST_KERNELS, max(_LEAST_KERNELS, int(_SHARE_OF_KERNELS * keys))) if keys else _MOST_KERNELS
 
     def seconds_left(self, singles: Sequence[Outcome]) -> float:
-        """Return the seconds that the search may still take: what the time budget leaves when the comparison has had its own.
+        """Return the seconds that the search may still take: the time budget less the time of the final comparison.
 
-        Of the time that was left when the search began, the comparison gets at most half.
+        The comparison gets at most half of the time that was left when the search began.
 
         Args:
             singles: The whole model on each target that takes it; loading and comparing plans takes twice as long again.

@@ -1,4 +1,4 @@
-"""Executables of partitioned models: what a pass, ``partition_for``, a hand or a plan file decided is built as it stands."""
+"""Executables of partitioned models: a partition from a pass, ``partition_for``, a user or a plan file is built unchanged."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from collage.graph import (
     kernels_of,
     partition,
 )
-from collage.measure.comparison import Finalist, why_wrong
+from collage.measure.comparison import why_wrong
 from collage.measure.estimator import model_tolerance
+from collage.measure.finalist import Finalist
 from collage.measure.guessed_lengths import capture_at_some_lengths
 from collage.measure.kernel_factory import kernel_attributes
 from collage.measure.session import MeasureSession
@@ -76,7 +77,7 @@ def build(
     Raises:
         UsageError: The model has no kernels, one is for an unknown target, or the plan does not fit.
         NothingCanRun: A kernel cannot be built, or the executable does not run.
-        WrongAnswer: The executable computes something else than the model without its partitioning.
+        WrongAnswer: The outputs of the executable differ from those of the model without its partitioning.
     """
     options = options or CompileOptions()
     if plan is not None:

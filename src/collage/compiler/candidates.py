@@ -31,7 +31,7 @@ _NARROW = ("w8", "w4")
 
 
 def gather_specs(survey: Survey) -> Sequence[FusionSpec]:
-    """Phase 1: each target of the menu says how its candidates are found."""
+    """Gather fusion specs (phase 1), which define the candidates of each target of the menu."""
     problem, usable = survey.problem, survey.usable
     toolchain_of, fusion = problem.toolchains.for_target, problem.options.fusion
     if problem.placement is None:
@@ -52,12 +52,12 @@ def host_spec(takes: Callable[[ir.Node], bool] | None = None) -> FusionSpec:
 def collect(
     problem: Problem, specs: Sequence[FusionSpec], report: FusionReport, *, host_takes_all: bool = False
 ) -> CandidateKernelIndex:
-    """Phase 2: the rules propose candidates; the host takes views, and what no other target takes.
+    """Collect candidates (phase 2): the rules propose them; the host takes views, and operators that no other target takes.
 
     Args:
         problem: The model and the menu.
-        specs: What proposes candidates.
-        report: Told what was left out.
+        specs: The fusion specs, which propose candidates.
+        report: Takes notes of candidates that were left out.
         host_takes_all: Let the host take every operator, since proposals may turn out to be invalid.
     """
     # Where the search chooses devices, no cover may have to be checked for kernels that feed each other in a ring.
@@ -91,7 +91,7 @@ def _check_covered(problem: Problem, index: CandidateKernelIndex) -> None:
 def may_have(survey: Survey, sub_graph: SubGraph, target: Target) -> bool:
     """Return True if a kernel that no rule proposed is one that a target may have, and takes.
 
-    Where the user says which kernels a target may have, there are none but those. Tuned kernels are what they are.
+    If the user says which kernels a target may have, only these are admitted. Tuned kernels stay as they are.
     """
     if target == HOST_TARGET:
         return sub_graph.has_border and all(is_view(node) for node in sub_graph.nodes)

@@ -88,7 +88,7 @@ class Choices:
         Args:
             graph: The prepared model.
             candidates: All candidates that the choices allow.
-            why_refused: Tells why targets do not take an operator.
+            why_refused: Returns the reason why targets do not take an operator.
 
         Raises:
             NothingCanRun: A forced target takes one of its operators neither alone nor in a larger kernel.

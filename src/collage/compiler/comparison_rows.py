@@ -14,7 +14,7 @@ from collage.compiler.survey import HOPELESS, LATE, Survey
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.measure.baselines import TargetBaseline
-from collage.measure.comparison import FinalistResult
+from collage.measure.finalist import FinalistResult
 from collage.report import Ratio, Row, Times, Verdict
 from collage.target import Target
 

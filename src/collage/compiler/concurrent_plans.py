@@ -1,7 +1,8 @@
-"""Plans where the search places operators on devices: several ways to share the work, for the finals to choose from.
+"""Plans if the search places operators on devices: several ways to share the work, for the final comparison.
 
-The cheapest cover is that which takes least work; the one that ends first keeps more devices busy, and may well be another.
-Kernels of different devices slow each other when they run at once (a memory shared, a clock turned down). That is not predicted.
+The cheapest cover has the least work. The cover that ends first keeps more devices busy, and may be another one.
+Kernels of different devices slow each other when they run at once (a memory shared, a clock turned down). That is not
+predicted.
 So both are compared end to end, and the cheapest cover of each device alone as well.
 """
 
@@ -60,7 +61,7 @@ def _overlapping(
     candidates: Sequence[DeviceCandidate],
     cheapest: Partitioning[CandidateKernel],
 ) -> list[Partitioning[DeviceCandidate]]:
-    """The covers that end first; what they hope for is measured, as long as they hope for enough."""
+    """The covers that end first. Their unmeasured kernels are measured as long as enough gain is expected."""
     find: Callable[..., list[Partitioning[DeviceCandidate]]] = partial(
         overlapping_covers,
         len(problem.graph),
@@ -87,7 +88,7 @@ def _overlapping(
         try:
             costs.measure(batch[:room])
         except KeyboardInterrupt:
-            costs.say("interrupted: going on with the best so far")
+            costs.say("interrupted: continuing with the best plan so far")
             break
     return find(costs.measured_cost, problem.options.finalists)
 

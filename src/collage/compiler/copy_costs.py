@@ -1,9 +1,9 @@
 """The cost of handing a tensor from one device to another. It is measured once on this machine and kept.
 
 Sets of this machine's cores share its memory, so nothing is copied between them. It is not free either: the other core
-set's thread has to be woken, and has to fetch the tensor from the caches of the cores that wrote it. Both are measured, the
-way the executor hands kernels on. Sets that are names only, without cores of their own, cost nothing. What a device with a
-memory of its own takes is assumed.
+set's thread has to be woken, and has to fetch the tensor from the caches of the cores that wrote it. Both are measured
+in the way in which the executor starts kernels. Sets that are names only, without cores of their own, cost nothing.
+Costs of devices with a memory of their own are assumed, not measured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["CopyCost", "hand_overs", "measure_copy_cost", "transfers_of"]
 _ROUNDS = 101
 _SMALL_BYTES = 64
 _LARGE_BYTES = 1 << 20
-"""Of a size that fits into a core's own cache, where most intermediate values are."""
+"""Bytes of a copy that fits into a core's own cache, as most intermediate values do."""
 
 Cores = tuple[int, ...]
 
@@ -50,7 +50,7 @@ class CopyCost:
     s_per_byte: float = 0.0
 
     def seconds(self, nbytes: int) -> float:
-        """Of a tensor of this size."""
+        """Return the seconds of copying a tensor of ``nbytes`` bytes."""
         return self.latency_s + nbytes * self.s_per_byte
 
 
@@ -67,7 +67,7 @@ def measure_copy_cost(src: Cores, dst: Cores, database: Database, remeasure: boo
         src: The cores that write it.
         dst: The cores that read it; empty for any.
         database: The database that holds facts.
-        remeasure: Measure anew what is known.
+        remeasure: Measure again even if the costs are known.
     """
     name = {"fact": "hand-over-1", "machine": this_machine().fingerprint, "src": list(src), "dst": list(dst)}
     known = None if remeasure else database.local_fact(**name)
@@ -89,7 +89,7 @@ def transfers_of(
     *,
     remeasure: bool = False,
 ) -> list[Transfer]:
-    """Return what the operators of a model hand to each other, and what it costs, where the search is to place them."""
+    """Return the values that operators pass to each other, with the cost of copying them, if the search places operators."""
     costs: dict[tuple[SEScope, SEScope], CopyCost] = {}
 
     def copy_s(src: SEScope, dst: SEScope, nbytes: int) -> float:
@@ -108,7 +108,7 @@ def hand_overs(
     *,
     remeasure: bool = False,
 ) -> list[Transfer]:
-    """Return what the operators of a model hand to each other, and what that costs where some run in other lanes than others.
+    """Return the values that operators pass to each other, with the cost of passing them between lanes.
 
     A lane is a thread that may use any core, so all costs are alike.
     """

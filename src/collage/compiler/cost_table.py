@@ -1,4 +1,4 @@
-"""The cost table: what the search asks about the costs of kernels, measured or expected."""
+"""The cost table: the costs of kernels, measured or expected, for the search."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BATCH_SIZE = 16
 _ONE_AND_THE_HOST = 2
 _TWO_PARTS = 2
 _PROBED_SHARE = 0.5
-"""The share of the kernels of a budget that tell where the time goes on targets without a profile. The search has the rest."""
+"""Share of a budget of kernels that is spent on per-operator times of targets without a profiler. The search has the rest."""
 _LEAST_SHARE = 0.1
 """The least share of a kernel's time that is left when the cost of the call is taken off."""
 
@@ -63,11 +63,11 @@ class CostTable:
         database: The database that holds facts about this machine.
 
     Attributes:
-        budget: What all searches together may use.
+        budget: The limits of all searches together.
         error_price_s: Seconds that the search adds for each unit of relative error of a kernel of reduced precision.
-        overheads: What calling each target costs.
+        overheads: Measured overheads of a call, by target.
         batch_size: So many kernels are measured at once.
-        say: Told what is going on, a line at a time.
+        say: Called with each line of progress.
         strategy_faults: The fault with the user's search strategy, which is not asked again then.
     """
 
@@ -91,7 +91,7 @@ class CostTable:
         self._hand_overs: dict[int, list[Transfer]] = {}
 
     def learn(self) -> None:
-        """Find out what a search needs beyond the survey: overheads, bounds, and where the time goes."""
+        """Measure the overheads, compute the bounds, and profile the targets, so that a search can begin."""
         usable = [*self._survey.usable, HOST_TARGET]
         # A variant takes the whole model alone, so that no kernel of it is expected or asked about.
         baselines = {target: found for target, found in self._survey.baselines.items() if target in usable}
@@ -117,7 +117,7 @@ class CostTable:
                 self._learn(SubGraph(graph, IndexSet(bits)), target, outcome)
 
     def _probe(self, target: Target, op_types: Sequence[str], most: int) -> None:
-        """Find out where the time goes on a toolchain that cannot tell, from at most so many kernels."""
+        """Estimate the time of each operator on a target without a profiler, from at most this many kernels."""
         found = self._survey.baselines[target]
         taken = [i for bits in found.ranges for i in IndexSet(bits)]
         weights = self._expectation.weights(taken)
@@ -182,7 +182,7 @@ class CostTable:
         return [candidate for twins in self._twins.values() for candidate in twins]
 
     def introduce(self, candidates: Iterable[CandidateKernel]) -> None:
-        """Note which candidates have equal keys: a measurement of one, also an earlier one, tells of all."""
+        """Note which candidates have equal keys: a measurement of one, also an earlier one, is valid for all."""
         for candidate in candidates:
             key = self._problem.key_of(candidate.sub_graph, candidate.target)
             self._twins.setdefault(key, []).append(candidate)
@@ -196,7 +196,7 @@ class CostTable:
         self._expectation.introduce(target, of)
 
     def measure(self, candidates: Sequence[CandidateKernel]) -> list[Cost]:
-        """Build and measure candidates, and learn from what comes of it."""
+        """Build and measure candidates, and teach the cost model the results."""
         kernels = [self._problem.kernel_of(c.sub_graph, c.target) for c in candidates]
         outcomes = self._estimator.measure(kernels, self.best_single_s)
         for candidate, outcome in zip(candidates, outcomes, strict=True):
@@ -205,7 +205,7 @@ class CostTable:
         return [self.measured_cost(candidate) for candidate in candidates]
 
     def recall(self, candidates: Iterable[CandidateKernel]) -> None:
-        """Learn what the database knows of candidates; nothing is built or measured."""
+        """Take over the database's timings of candidates; nothing is built or measured."""
         for candidate in candidates:
             if self.outcome_of(candidate) is None and (known := self._session.recall(self.job(candidate))) is not None:
                 self._learn(candidate.sub_graph, candidate.target, known)
@@ -216,7 +216,7 @@ class CostTable:
         return self._estimator.job(model, target or own)
 
     def outcome_of(self, kernel: HasTarget) -> Outcome | None:
-        """Return what came of measuring this kernel, or one of equal key, in this compilation."""
+        """Return the outcome of measuring this kernel, or one of equal key, in this compilation."""
         return self._outcomes.get(self._problem.key_of(kernel.sub_graph, kernel.target))
 
     def measured_cost(self, candidate: HasTarget) -> Cost:
@@ -236,7 +236,7 @@ class CostTable:
     def why_wrong(self, kernel: HasTarget) -> str | None:
         """Return why this very kernel is wrong, and reject it; None if it is right.
 
-        What was measured may be another kernel of equal key, with other weights and on other values.
+        The cached outcome may be that of another kernel of equal key, with other weights and on other values.
 
         Raises:
             ToolchainError: It could not be built or run.
@@ -277,7 +277,7 @@ class CostTable:
         return self._problem.options.launch_penalties_s.get(target.toolchain, self.overheads[target].launch_s)
 
     def _nbytes_of(self, value: ir.Value) -> int:
-        """Return the size of a value in the reference run, or as the model states it; 0 where neither tells."""
+        """Return the size of a value in the reference run, or as the model states it; 0 if neither tells."""
         return value_nbytes(value, _shape_on(self._session.values, value)) or 0
 
     def _learn(self, sub_graph: SubGraph, target: Target, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""Devices in a compilation: what a user demands is planned on the prepared model, and the search stays within it.
+"""Devices in a compilation: a user's demands are planned on the prepared model, and the search keeps to that plan.
 
 Planning (see ``docs/devices.md``) decides where operators run that the user annotated. The targets that may run them there
 are those that refine the planned scope. A kernel runs on one device. Operators that were left free go to the default device, if
@@ -49,7 +49,7 @@ from collage.transform import PassContext, parse_pipeline
 __all__ = ["DeviceCandidate", "DevicePlacement", "lay_out", "prepare_and_plan_devices"]
 
 _MERGING = "EliminateCommonSubexpr"
-"""The pass that makes one operator of equal ones, wherever they are to run."""
+"""The pass that merges equal operators, even if they are annotated for different devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class DevicePlacement:
     Attributes:
         config: The devices.
         cores: The core set of each device that has one.
-        notes: As given.
+        notes: Notes for the report.
         devices: The devices on which anything runs, or may run; those that win where all else is equal come first.
         is_free: True if there are operators that the search places.
     """
@@ -122,7 +122,7 @@ class DevicePlacement:
 
     @property
     def threads(self) -> int:
-        """Threads that kernels are timed with: what the smallest core set has; 0 where there is none."""
+        """Threads that kernels are timed with: the number of cores in the smallest core set; 0 if there is none."""
         return min(map(len, self.cores.values()), default=0)
 
     @property
@@ -208,7 +208,7 @@ class DevicePlacement:
         this machine's cores all see that memory, so where there is no other device, only demands count.
 
         Args:
-            graph: The prepared model's.
+            graph: The dataflow graph of the prepared model.
             copy_s: Seconds of a copy from one device to another, given its bytes. By default copies cost nothing, but of
                 equal plans the one with fewer of them wins.
             nbytes_of: Size of a value.
@@ -264,7 +264,7 @@ class DevicePlacement:
 
     @property
     def digest(self) -> str:
-        """Of everything that decides where a plan's kernels run: races on other devices are other races."""
+        """A digest of everything that decides on the devices of kernels. Timings on other devices have another digest."""
         scopes = {
             name: [str(scope), *map(str, self._candidates.get(name, ()))] for name, scope in self._planned.items()
         }
@@ -273,7 +273,7 @@ class DevicePlacement:
         return hashlib.sha256(json.dumps([scopes, cores, *free], sort_keys=True).encode()).hexdigest()[:16]
 
     def as_json(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the section of the report on devices."""
         return {
             "devices": [str(device) for device in self.devices],
             "cores": {str(device): list(numbers) for device, numbers in self.cores.items()},
@@ -287,20 +287,20 @@ class DevicePlacement:
         return self._open_to(name) if self.is_free else (self._planned[name].device,)
 
     def _open_to(self, name: str) -> tuple[SEScope, ...]:
-        """The devices that fit what is demanded of a node."""
+        """The devices that meet the demands on a node."""
         demanded, candidates = self._demanded[name], {scope.device for scope in self._candidates.get(name, ())}
         fit = [device for device in self.devices if demanded.join(device) is not None]
         return tuple(device for device in fit if not candidates or device in candidates)
 
     def _on(self, name: str, device: SEScope) -> SEScope:
-        """The scope of a node on a device; its target is what is demanded, or configured there."""
+        """The scope of a node on a device. Its target is the demanded one, or the one configured there."""
         planned = self._planned[name]
         return (
             planned if planned.device == device else self.config.canonical(self._demanded[name].join(device) or device)
         )
 
     def _offered(self, name: str, device: SEScope) -> Sequence[SEScope]:
-        """Return the scopes of a node on a device, of which any will do: one, unless ``AnnotateSEScopes`` found several."""
+        """Return the scopes that a node may have on a device: one, unless ``AnnotateSEScopes`` found several."""
         candidates = [scope for scope in self._candidates.get(name, ()) if scope.device == device]
         return candidates or [self._on(name, device)]
 
@@ -351,9 +351,9 @@ def prepare_and_plan_devices(
 
     Args:
         model: A model from ``read_model``. It gets the annotations.
-        devices: What is demanded besides the annotations in the model: the path of a plan of devices, or what was read.
+        devices: Demands besides the annotations in the model: the path of a plan of devices, or its parsed content.
         left_out: Names of passes that are not to run.
-        passes: How it is prepared, see ``parse_pipeline``.
+        passes: The passes that prepare the model, see ``parse_pipeline``.
 
     Returns:
         The prepared model, and the placement of its operators; None if nothing was asked for.
@@ -379,7 +379,7 @@ def prepare_and_plan_devices(
         if annotation.name in named and not annotation.is_constant:
             raise ConfigError(f"{annotation} while the model was prepared; annotate an operator beside it")
     placement = DevicePlacement(prepared, requests, [str(annotation) for annotation in lost])
-    # A copy is planned anew between the kernels that come of it; here its place is what counts.
+    # A copy is planned again between the kernels that come of it; here its place is what counts.
     copies_to_identities(prepared)
     return prepared, placement
 
@@ -387,7 +387,7 @@ def prepare_and_plan_devices(
 def lay_out(
     model: ir.Model, records: Sequence[KernelRecord], placement: DevicePlacement
 ) -> tuple[ir.Model, list[KernelRecord], DeviceLayout]:
-    """Plans again what was partitioned, now that kernels say where they run, and tells the runtime what came of it.
+    """Plan the devices of the partitioned model again, now that kernels have devices, and return the layout for the runtime.
 
     Args:
         model: The partitioned model, whose kernels have a ``result_se_scope``.
@@ -395,7 +395,7 @@ def lay_out(
         placement: The devices that its operators run on.
 
     Returns:
-        The model with copies; the kernels, with the names and scopes of what they read and make; devices and copies.
+        The model with copies; the kernels, with the names and scopes of their inputs and outputs; devices and copies.
     """
     _demand_memories(model, records)
     before = {str(node.name): [value.name for value in _values_of(node)] for node in model.graph}

@@ -1,4 +1,4 @@
-"""A look at what a compilation would do: candidates and an estimate of its time, without building or measuring."""
+"""Preview of a compilation: candidates and an estimate of its time, without building or measuring."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def dry_run(
     toolchains: Registry | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return what a compilation would look at, as JSON values; nothing is built, run or measured.
+    """Return the candidates and the estimated time of a compilation, as JSON values; nothing is built, run or measured.
 
     Toolchains are asked what they support, not to try. So they may refuse more when it comes to building.
 
@@ -59,7 +59,7 @@ def dry_run(
         targets: As for ``compile``.
         options: As for ``compile``.
         toolchains: As for ``compile``.
-        say: Told what is going on, a line at a time.
+        say: Called with each line of progress.
 
     Raises:
         CollageError: ``compile`` would raise it too: a model, menu, plan or choice that cannot be.
@@ -139,7 +139,7 @@ def _as_json(
 
 
 def _seconds(problem: Problem, usable: int, kernels: int) -> tuple[float, float]:
-    """Return a low and a high estimate of the time of a compilation of which nothing is known yet."""
+    """Return a low and a high estimate of the time of a compilation for which no timing is known yet."""
     options, plan = problem.options, problem.comparison_plan
     size = max(1.0, len(problem.graph) / _LARGE)
     low_s, high_s = (kernels * each_s for each_s in _KERNEL_S)

@@ -31,11 +31,11 @@ _ABOUT_TIMES = (
     "time_budget_s",
     "tune_s",
 )
-"""Options that say how kernels are timed, tuned and compared, which nothing is where the costs come from an estimator."""
+"""Options for timing, tuning and comparing. They have no effect if an estimator gives the costs."""
 
 
 def effective_options(options: CompileOptions | None, menu: Sequence[Target], toolchains: Registry) -> CompileOptions:
-    """Return options in which a context's configuration says how deep kernels may be, where the options leave it open.
+    """Return options with the context's depth of kernels filled in if the options leave it open.
 
     Raises:
         UsageError: A fusion style or a launch penalty names no toolchain, or two targets cannot be told apart.
@@ -91,4 +91,4 @@ def _check_names(what: str, names: Iterable[str], known: set[str]) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
-            raise UsageError(f"{what} of {name!r}: no toolchain is called that; {hint}")
+            raise UsageError(f"{what} of {name!r}: there is no such toolchain; {hint}")

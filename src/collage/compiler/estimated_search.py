@@ -1,4 +1,4 @@
-"""The search by costs that an estimator of the user's own tells, in any unit.
+"""The search by costs from a user's own estimator, in any unit.
 
 An estimator may be slow: a simulator, or a board. So it is asked about a kernel only if a cheapest partitioning may need it,
 and about equal kernels once. The greedy partitioning for each target is a contestant, so the result is never worse.
@@ -39,7 +39,10 @@ from collage.target import HOST_TARGET, Target
 __all__ = ["EstimatedSearch", "plan_by_estimator"]
 
 _MAX_STATES = 20_000
-"""Covered sets up to which the search asks as it goes. Beyond, all costs are asked for, and bounds lead the search."""
+"""Most covered sets of a search that calls the estimator on demand.
+
+Beyond, all costs are computed first, and bounds guide the search.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ class EstimatedSearch:
         self._rejected.add((kernel.sub_graph, kernel.target))
 
     def cost_of(self, kernel: CandidateKernel) -> Cost:
-        """Return the cost of a kernel, which the estimator is asked for if no equal one is known."""
+        """Return the cost of a kernel. Call the estimator if the cost of an equal kernel is not known."""
         problem = self._problem
         if kernel.target == HOST_TARGET:
             # The host serves views for nothing, and the rest only where nothing else can.
@@ -198,7 +201,7 @@ class EstimatedSearch:
         return None
 
     def _greedy_covers(self) -> Iterator[list[CandidateKernel]]:
-        """Yield what ``partition_for`` makes of the model, for each target that is not bound to a rule."""
+        """Yield the partition that ``partition_for`` returns, for each target that is not bound to a rule."""
         problem = self._problem
         for target in self._survey.usable if problem.placement is None else ():
             if problem.is_bound(target):

@@ -15,8 +15,9 @@ from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
-from collage.measure.comparison import ComparisonPlan, Finalist, FinalistResult, compare_end_to_end, why_wrong
+from collage.measure.comparison import ComparisonPlan, compare_end_to_end, why_wrong
 from collage.measure.figures import executable_arguments
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.session import MeasureSession
 from collage.runtime import Recipe
 
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 BASELINE = "baseline"
-"""Name of the finalist that stands for what the user has."""
+"""Name of the finalist that is the user's present set-up: the original model on ONNX Runtime."""
 
 _RACE = "collage.measure._executable_worker:ExecutableWorker"
 _NOISY = 1.5
@@ -49,14 +50,14 @@ class FinalComparison:
         recipe: The winner's, ready to run; None if nothing finished.
         plan: The winning plan.
         plans: All plans.
-        standings: How every plan did, by its name.
+        standings: The result of every plan, by its name.
         time: The winner's end-to-end latency.
         speedup: Over the best single target, and its interval; None if no single target finished.
         additive_error: See ``collage.compiler.additive_error``; None until it is computed, or if it is not known.
         rivals: Plans that may be as fast as the winner, by name: the interval of their time over the winner's.
         is_interrupted: The user ended the comparison.
         overruled: Name of the plan that was chosen first, if the reported rounds contradicted the choice.
-        objective: Section of the report on the objective and the limits; empty where the latency alone decides.
+        objective: Section of the report on the objective and the limits; empty if the latency alone decides.
     """
 
     recipe: Recipe | None
@@ -90,7 +91,7 @@ def choose(
     *,
     baseline: Finalist | None = None,
 ) -> FinalComparison:
-    """Compare the plans end to end, with each other and with what the user has, and return the winner."""
+    """Compare the plans end to end, with each other and with the original model on ONNX Runtime, and return the winner."""
     if not problem.options.finals:
         return _least_predicted(problem, costs, session, plans)
     try:
@@ -134,7 +135,7 @@ def compared(
 
     Args:
         problem: The model.
-        session: Has the inputs.
+        session: Holds the inputs.
         plans: All plans.
         recipes: The recipe of each plan among the finalists.
         finalists: The plans that are compared, by the names of plans.
@@ -187,7 +188,7 @@ def compare_again(
     """Compare an earlier winner with its rivals and the best single target once more.
 
     Returns:
-        The comparison with what was found out now; as it was, if the user ends this one or nothing finishes.
+        The comparison with the new results; unchanged if the user ends this one or nothing finishes.
     """
     assert finals.plan is not None
     names = {finals.plan.name, *finals.rivals, *_best_single(finals)}

@@ -1,4 +1,4 @@
-"""The four phases as a pass: what they choose stays a model, whose functions are the kernels."""
+"""The four phases as a pass: the result is a model whose functions are the chosen kernels."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ __all__ = ["CollageFuseOps"]
 class CollageFuseOps(ModulePass):
     """The four phases as a pass: sub-graphs of the model become functions, each for the target that runs it best.
 
-    It does what ``compile`` does, but for the comparison end to end: the plan of the least predicted cost is taken. The model
-    is prepared first. What is left to the host stays outside of kernels. Nothing is done unless the context's
+    It works as ``compile`` does, without the final comparison: the plan of the least predicted cost is taken. The model
+    is prepared first. Operators of the host stay outside of kernels. Nothing is done unless the context's
     ``collage.enable_collage`` is set, nor to a model that has kernels already.
 
     Args:
-        targets: The menu; None is what ``choose_menu`` says.
-        estimator: Tells what kernels cost; None measures them. With one nothing is built or run, so targets need not be
-            usable here, and what a toolchain takes is what its ``supports`` says.
-        options: See ``CompileOptions``. Those that cannot hold here are refused.
+        targets: The menu; None is the result of ``choose_menu``.
+        estimator: Returns the cost of a kernel; None measures it. With an estimator nothing is built or run, so targets
+            need not be usable here. A toolchain then takes the operators that its ``supports`` accepts.
+        options: See ``CompileOptions``. Options without a meaning for a pass are refused.
         toolchains: The registry of toolchains.
 
     Raises:
-        UsageError: An option that cannot hold, or a name that is unknown.
+        UsageError: An option has no meaning for a pass, or a name is unknown.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class CollageFuseOps(ModulePass):
 
         Raises:
             ModelError: The model cannot be run.
-            NothingCanRun: Some operator can be run by nothing.
+            NothingCanRun: No target, and not even the host, can run some operator.
             UsageError: Inputs or lengths in the options that do not fit the model.
             WrongAnswer: Every way of running the model gives wrong outputs.
         """
@@ -111,7 +111,7 @@ class CollageFuseOps(ModulePass):
 
 
 def _partitioned(problem: Problem, plan: Plan) -> ir.Model:
-    """Return the prepared model with a function for each kernel; what is left to the host stays as it is."""
+    """Return the prepared model with a function for each kernel; operators of the host stay as they are."""
     kernels = [kernel for kernel in plan.kernels if kernel.target != HOST_TARGET]
     return problem.kernels.partitioned([kernel_spec(problem, plan, kernel) for kernel in kernels])
 

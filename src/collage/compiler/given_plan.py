@@ -63,9 +63,9 @@ def given_plan(survey: Survey, session: MeasureSession, database: Database) -> C
     costs.introduce(kernels)
     costs.measure(kernels)
     if precision is not None and is_reduced(plan):
-        session.say("judging the plan")
+        session.say("measuring the accuracy of the plan")
         if (reason := judge_plan(problem, session, precision, plan).reason) is not None:
-            raise WrongAnswer(f"the plan that is given is too far off: {reason}")
+            raise WrongAnswer(f"the given plan exceeds the accuracy budget: {reason}")
     finals = choose_finals(survey, costs, session, [plan], told=False)
     result = CompileResult.of(problem, costs, finals, SearchSummary.of(problem, kernels, None, FusionReport()))
     if finals.recipe is None:

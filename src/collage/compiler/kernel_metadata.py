@@ -19,7 +19,7 @@ def write_metadata(file: Path, estimates_us: Mapping[str, float | None]) -> None
 
     Args:
         file: The partitioned model, which is rewritten.
-        estimates_us: By name of the kernel, its time measured alone; None if it was not measured.
+        estimates_us: Time of each kernel alone in µs, by name; None if it was not measured.
     """
     model = ir.load(file)
     calls = kernels_of(model)

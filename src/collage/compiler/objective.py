@@ -1,13 +1,14 @@
 """Choosing by another objective than the latency, or within limits.
 
-Every plan that the search built and that is right is measured as it is used: in as many streams at once as it is to have, in a
-fresh process. What misses a limit is left out. Of the rest, the objective chooses:
+Every right plan that the search built is measured as it will be used: in a fresh process, with its number of concurrent
+streams. Plans that exceed a limit are left out. Of the rest, the objective chooses:
 
 * **latency**: the final comparison, as ever, among those that keep the limits.
 * **throughput**: a comparison in turns in which all streams are busy. Each plan takes part with several numbers of streams.
 * **memory** and **size**: the least figure. The final comparison then only tells how fast that is.
 
-What is chosen is measured once more, in new processes, and those figures are reported. If they miss a limit, it is left out too.
+The chosen plan is measured once more, in new processes, and those figures are reported. If they miss a limit, it is
+left out too.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from collage.compiler.survey import Survey
 from collage.cost.objective import QUANTITIES, Figures, Limit, amount
 from collage.cost.outcome import Status, failed
 from collage.cost.statistics import summarise
-from collage.measure.comparison import Finalist, FinalistResult, compare_end_to_end, why_wrong
+from collage.measure.comparison import compare_end_to_end, why_wrong
 from collage.measure.figures import (
     CONCURRENT,
     ORIGINAL_AT_ONCE,
@@ -43,6 +44,7 @@ from collage.measure.figures import (
     measure_original,
     serving,
 )
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.session import MeasureSession
 from collage.options import CompileOptions
 from collage.runtime import Executable, Recipe
@@ -58,7 +60,7 @@ _MOST_RACED = 6
 """Variants that are compared in turns: each has a process that holds the weights once or more often."""
 _LOOK_S = 0.4
 _ROUNDS = 5
-"""Times that a size is written into what it is the size of: more digits make it longer."""
+"""Most rounds of writing the artefact's size into its own report, since more digits make it longer."""
 _NEAR = 20.0
 """Plans so many times slower than the fastest are not raced where the race only tells how fast the returned one is."""
 
@@ -78,7 +80,7 @@ class _Variant:
 
     @property
     def title(self) -> str:
-        """The plan as it is told to people."""
+        """Name of the plan, for people."""
         streams = self.recipe.streams
         name = self.plan.name.rpartition(",")[0] if streams else self.plan.name
         name = name if self.plan.single is None else self.plan.single.short
@@ -103,7 +105,7 @@ def choose_finals(
         costs: Costs of kernels.
         session: Builds, and has the inputs.
         plans: All plans.
-        told: True if what the user has takes part.
+        told: True if the original model on ONNX Runtime takes part.
 
     Raises:
         LimitNotMet: Some plan is right, and none keeps all limits.
@@ -148,7 +150,7 @@ def choose_finals(
             failed_plans = [p for p in (*plans, *(v.plan for v in variants)) if p.name in failures]
             finals = replace(finals, plans=[*(v.plan for v in known.values() if v.name not in failures), *failed_plans])
             return _told(survey, session, finals, again, list(known.values()), failures, wanted)
-        session.say(f"{winner.name} does not keep the limits when it is measured again")
+        session.say(f"{winner.name} exceeds a limit when it is measured again")
     if not open_:
         return FinalComparison(None, None, plans, failures, None, None)
     raise LimitNotMet(_nearest(open_, limits))
@@ -159,7 +161,7 @@ def _own(objective: str) -> set[str]:
 
 
 def _confirming(objective: str, wanted: Collection[str]) -> set[str]:
-    """Return what is measured of the chosen plan: with a throughput, the latencies under that load."""
+    """Return the quantities to measure of the chosen plan. A throughput adds the latencies under that load."""
     return {*wanted, *(_LATENCIES if objective == "throughput" else ())}
 
 
@@ -207,7 +209,7 @@ def stream_counts(cores: int, threads: int = 0) -> list[tuple[int, int]]:
 def _measured(
     problem: Problem, session: MeasureSession, variant: _Variant, quantities: Collection[str]
 ) -> _Variant | FinalistResult:
-    """Return a variant with the figures that are asked for, or the way in which it failed."""
+    """Return a variant with the requested figures, or with the reason of its failure."""
     if not quantities:
         return variant
     session.say(f"measuring {variant.name}: {', '.join(sorted(quantities))}")
@@ -267,7 +269,7 @@ def _promising(
     rates: dict[str, float] = {}
     others: dict[str, FinalistResult] = {}
     for variant in fit:
-        session.say(f"looking at {variant.name}")
+        session.say(f"trying {variant.name}")
         entry = _at_once(problem, session, variant)
         try:
             rate = float(serving(CONCURRENT, entry.arguments, _LOOK_S)["runs_per_s"])

@@ -68,13 +68,13 @@ def open_model(
     is_timed: bool = True,
     ends_at: float | None = None,
 ) -> tuple[Survey, MeasureSession, dict[str, Any]]:
-    """Read, prepare and survey a model; passes that change what it computes are left out.
+    """Read, prepare and survey a model. Passes that change its results are left out.
 
-    With ``is_timed`` False, targets are asked what they support, and nothing is timed. The search and the comparison of plans
+    With ``is_timed`` False, targets only state what they support, and nothing is timed. The search and the comparison of plans
     end by ``ends_at``, a value of ``time.monotonic()``, as far as they can; None counts the time budget from now.
 
     Returns:
-        The survey, the session to be closed with ``stack``, and what the report says of the model's origin.
+        The survey, the session to be closed with ``stack``, and the origin of the model for the report.
     """
     if ends_at is None:
         ends_at = Progress(None, (), options.time_budget_s).ends_at
@@ -144,7 +144,7 @@ def measure_session(
 
 
 def _told_path(source: Any) -> str:
-    """Return a model's path as an artefact may tell it: nothing of the folders of this machine; empty if it has none."""
+    """Return a model's path for an artefact, without the folders of this machine; empty if the model has no path."""
     if not isinstance(source, str | Path):
         return ""
     path = Path(source)
@@ -159,7 +159,7 @@ def _prepared_without(model: ir.Model, options: CompileOptions, left_out: Sequen
 
 
 def _left_out(found: PreparationDiffers, verdict: Verdict, model: ir.Model) -> Verdict:
-    """Return what to leave out of the next preparation.
+    """Return the passes to leave out of the next preparation.
 
     Raises:
         WrongAnswer: Nothing is left to leave out.

@@ -83,7 +83,7 @@ def _neighbor_candidates(
 
 
 def search_partition(problem: Problem, costs: CostTable, index: CandidateKernelIndex) -> SearchResult[CandidateKernel]:
-    """Phase 3: find the cheapest cover with the user's strategy, which decides what is measured.
+    """Find the cheapest cover (phase 3) with the user's strategy, which decides what is measured.
 
     An interrupt ends the search with the best cover so far.
     """
@@ -140,7 +140,7 @@ class CostAccess:
             return self._costs.measure(candidates)
         except KeyboardInterrupt:
             self._is_interrupted = True
-            self._costs.say("interrupted: going on with the best so far")
+            self._costs.say("interrupted: continuing with the best plan so far")
             return [self._costs.measured_cost(candidate) for candidate in candidates]
 
     @property
@@ -161,7 +161,7 @@ class CostAccess:
 def best_plans(
     problem: Problem, costs: CostTable, index: CandidateKernelIndex, result: SearchResult[CandidateKernel]
 ) -> list[Plan]:
-    """The best few covers that were measured through: the best, the best of fewer kernels, and then what follows the best."""
+    """The best few covers of measured kernels: the best, the best of fewer kernels, and then the next best ones."""
     if result.partitioning is None:
         return []
     if problem.is_placed_by_search:

@@ -1,4 +1,4 @@
-"""Collage: the four phases of the specification, and what makes their result trustworthy.
+"""Collage: the four phases of the specification, and the checks of their result.
 
 ``compile`` is the whole story:
 
@@ -9,7 +9,7 @@
 
 and then the best partitionings are compared, end to end, with every toolchain alone. ``compiler/opening.py`` reads and surveys
 the model. Phases 1 and 2 are ``compiler/candidates.py``, phase 3 is ``compiler/partition_search.py``, phase 4
-``compiler/plans.py``, the comparison ``compiler/final_comparison.py``. What came of it is kept by ``compiler/result_store.py``.
+``compiler/plans.py``, the comparison ``compiler/final_comparison.py``. ``compiler/result_store.py`` keeps the result.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def compile(
     Raises:
         UsageError: A path that does not exist, an unknown target, an option that makes no sense, inputs that do not fit.
         ModelError: The source is not a valid model, not a safe one, or cannot be run.
-        NothingCanRun: No target and no fallback can run an operator, or no target runs any operator.
+        NothingCanRun: No target and no fallback can run an operator, or no target runs any operator. Its subclass
+            ``LimitNotMet`` is raised if no plan keeps the limits.
         WrongAnswer: Every way of running the model gives wrong outputs.
     """
     options = options or CompileOptions()
@@ -261,7 +262,7 @@ def find_plan(
 
 
 def _plan(survey: Survey, session: MeasureSession, database: Database, told: Progress) -> CompileResult:
-    """Return what the last compilation like this one ended with, if it holds, or the result of a search."""
+    """Return the result of an earlier equal compilation, if it still holds, or the result of a search."""
     problem, fusion = survey.problem, FusionReport()
     told.enter("search")
     session.say("collecting candidate kernels")
@@ -362,10 +363,10 @@ def _searched(
 def _recalled(
     survey: Survey, session: MeasureSession, known: CompileResult, store: ResultStore
 ) -> CompileResult | None:
-    """Build what an earlier compilation chose, and compare it again if it was chosen in doubt and the machine is calm.
+    """Build the plan of an earlier compilation. Compare it again if that choice was in doubt and the machine is calm.
 
     Returns:
-        The result; None if what was chosen then cannot be built now, or is wrong.
+        The result; None if that plan cannot be built now, or is wrong.
     """
     problem = survey.problem
     finals = lowered_again(problem, session, known.finals)
@@ -382,7 +383,7 @@ def _recalled(
 
 
 def _is_unfinished(options: CompileOptions, result: CompileResult) -> bool:
-    """Return True if the user, a budget of theirs or a fault of their strategy ended it early: the same command then goes on."""
+    """Return True if the user, a budget or a faulty strategy ended the search early. The same command then continues it."""
     stopped_by = result.search.stopped_by
     has_budget = options.measure_budget is not None or options.time_budget_s is not None
     is_cut_short = has_budget and stopped_by in ("deadline", "max_measured")

@@ -1,4 +1,4 @@
-"""Plans from files and to files: what a plan file says is checked against the model, the menu and the devices."""
+"""Plans from files and to files: the content of a plan file is checked against the model, the menu and the devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 3
 
 
 def plan_file_of(problem: Problem, plan: Plan, model_digest: str) -> PlanFile:
-    """Return a plan as what its file holds."""
+    """Return a plan as the content of its file."""
     return PlanFile(
         tuple(
             replace(
@@ -54,9 +54,9 @@ def plan_of_file(
 
     Args:
         problem: The model and the menu.
-        file: What the file holds.
+        file: The plan file.
         model_digest: The digest of the model.
-        build_of: Tells what the timings of a target depend on.
+        build_of: Returns the build of a target's toolchain, on which timings depend.
 
     Raises:
         UsageError: It does not fit: an unknown operator or target, an operator in two kernels or in none, kernels that

@@ -49,8 +49,9 @@ class PlannedKernel:
         target: The target that it is compiled for.
         rule: The rule that proposed it.
         device: The device that it runs on; None if neither the search nor the plan chooses.
-        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
-        cost: What it was measured, or estimated, to cost when the plan was chosen, as text; None if that is not known.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is
+            in none.
+        cost: The measured or estimated cost when the plan was chosen, as text; None if that is not known.
     """
 
     sub_graph: SubGraph
@@ -66,8 +67,8 @@ class Plan:
     """A disjoint, covering, acyclic choice of kernels, and of where and when each runs.
 
     Attributes:
-        name: For people.
-        kernels: In the order in which they run, or in which they begin where several run at the same time.
+        name: Name for people.
+        kernels: Its kernels, in the order in which they begin to run.
         single: The target that runs the whole model alone, if one does.
         placement: The devices that they run on; None if no devices are planned.
     """
@@ -108,7 +109,7 @@ class Plan:
 
 
 def with_costs(plan: Plan, seconds: Iterable[float | None]) -> Plan:
-    """Return a plan whose kernels say what they cost, where it is known."""
+    """Return the plan with the known costs in its kernels."""
     told = [None if each is None else f"{each * 1e6:.4g} µs" for each in seconds]
     kernels = [replace(kernel, cost=text) for kernel, text in zip(plan.kernels, told, strict=True)]
     return replace(plan, kernels=tuple(kernels))
@@ -146,8 +147,8 @@ def single_plans(problem: Problem, survey: Survey, candidates: Iterable[Candidat
 
     A target whose kernels are bound to a rule has no others, alone as well: the largest first.
 
-    Where operators are placed on devices, alone means: on every device that the target may serve, by one kernel for each
-    range of operators there. What is free goes to the device on which that takes the fewest kernels.
+    If operators are placed on devices, alone means: on every device that the target may serve, by one kernel for each
+    range of operators there. Operators without a demand go to the device on which that takes the fewest kernels.
     """
     everything = IndexSet((1 << len(problem.graph)) - 1)
     most_s = math.inf if problem.options.weighs_bytes else HOPELESS * survey.best_single_s
@@ -202,7 +203,7 @@ def _bound_plan(problem: Problem, candidates: Sequence[CandidateKernel], target:
 
 
 def _alone_on_devices(problem: Problem, survey: Survey, target: Target, placement: DevicePlacement) -> Plan | None:
-    """A target wherever it may serve, the host elsewhere; None where that is nowhere, or not allowed."""
+    """A target wherever it may serve, the host elsewhere; None if that is nowhere, or not allowed."""
     rests = placement.devices if placement.is_free else (None,)
     plans = [plan for rest in rests if (plan := _alone_with_rest(problem, survey, target, placement, rest)) is not None]
     return min(plans, key=lambda plan: len(plan.kernels), default=None)
@@ -211,7 +212,7 @@ def _alone_on_devices(problem: Problem, survey: Survey, target: Target, placemen
 def _alone_with_rest(
     problem: Problem, survey: Survey, target: Target, placement: DevicePlacement, rest: SEScope | None
 ) -> Plan | None:
-    """The same, where free operators go to one device."""
+    """The same, with all free operators on one device."""
     owners: list[tuple[SEScope, Target]] = []
     for node in problem.graph.nodes:
         device = placement.scope_of(node, rest).device
@@ -329,7 +330,7 @@ def _empty_dimensions(problem: Problem) -> tuple[str, ...]:
 
 
 def kernel_spec(problem: Problem, plan: Plan, place: PlannedKernel, name: str = "") -> KernelSpec:
-    """Return what a kernel of a plan becomes in the partitioned model, with all that is known of it as metadata."""
+    """Return the partition of a planned kernel in the partitioned model, with all known facts as metadata."""
     kernel = problem.kernels.model(place.sub_graph, place.target)
     name, placement = name or str(kernel.graph.name), plan.placement
     scope = None if placement is None else placement.result_scope(place.sub_graph.nodes, place.target, place.device)
@@ -351,7 +352,7 @@ def estimate_s(costs: CostTable, kernel: PlannedKernel) -> float | None:
 def predicted_s(problem: Problem, costs: CostTable, plan: Plan) -> float | None:
     """Seconds until a plan's last kernel ends; None if a kernel was not measured.
 
-    Where the search placed them on devices, copies count too, and kernels of devices that work at once overlap. So do kernels
+    If the search placed them on devices, copies count too, and kernels of devices that work at once overlap. So do kernels
     of different branches.
     """
     seconds = []

@@ -17,7 +17,7 @@ _RULE = "sensitivity"
 
 
 def around_sensitive(survey: Survey, specs: Sequence[FusionSpec]) -> list[CandidateKernel]:
-    """Return candidates whose borders are those of sensitive regions: nothing if there is none, or devices are planned."""
+    """Return candidates whose borders are those of sensitive regions; empty if there are none, or if devices are planned."""
     problem, precision = survey.problem, survey.precision
     if precision is None or not precision.sensitive or problem.placement is not None:
         return []

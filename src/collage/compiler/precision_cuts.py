@@ -28,7 +28,7 @@ _PAIRS = 2
 _TRIALS = 3
 _UNKNOWN = 0.5
 _NEAR = 0.03
-"""Cuts whose shares differ by less are as good as each other, and the one that fewest bytes cross is taken."""
+"""Cuts whose shares differ by less count as equal. Among them, the one that the fewest bytes cross is taken."""
 _NOT_FAR = 2.0
 """Times its budget, the largest error of a whole model in coarser floats before 8 bits are looked into. Beyond, less than a
 quarter of the model may be coarse."""
@@ -44,13 +44,13 @@ def plans_by_cuts(
 ) -> list[Plan]:
     """Return plans that keep the limits, with as much of the model in a coarser type as was found to be possible.
 
-    Pairs of targets are tried of which one is right on the whole model, and the other one faster and too far off. At most 12
+    Pairs of targets are tried: one keeps the budget on the whole model; the other one is faster but exceeds it. At most 12
     plans are built and run. Borders that ``secure_floats`` found are not looked for again.
 
     Args:
         survey: The model and the menu.
         costs: Measures the kernels of plans that keep the limits.
-        index: Has the specs of targets.
+        index: Holds the specs of targets.
         may_share: Says if the toolchains of a plan can share a process.
         keeps: Returns True if a plan keeps the limits.
     """
@@ -178,7 +178,7 @@ def _shares(survey: Survey, fine: Target) -> list[tuple[float, int]]:
 
 
 def widest_kept(shares: Sequence[float], first: float, keeps: Callable[[int], bool]) -> int | None:
-    """Return the number of the largest share for which ``keeps`` returns True, as far as three trials tell.
+    """Return the index of the largest share for which ``keeps`` returns True, as found in three trials.
 
     Args:
         shares: Ascending. ``keeps`` is taken to be True up to one of them, and False beyond.

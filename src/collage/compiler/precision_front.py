@@ -37,10 +37,10 @@ def find_front(
     """Return the fastest plan for each of several budgets, by errors on judging samples and times end to end.
 
     Args:
-        survey: The problem, with what judges.
+        survey: The problem, with its judge.
         session: Builds and measures.
         costs: The search pays a price on errors, which is raised and lowered here.
-        finals: What is returned in any case takes part.
+        finals: The final comparison. Its winner takes part in any case.
         search_again: The best plans at the present price.
     """
     precision, problem = survey.precision, survey.problem
@@ -98,7 +98,7 @@ def _error(
 def _hopeful(
     plans: Sequence[tuple[Plan, tuple[float, float, float], float]],
 ) -> list[tuple[Plan, tuple[float, float, float]]]:
-    """Return the plans of which no other one has less error in clearly less predicted time; the fastest come first."""
+    """Return the plans that are not dominated: no other plan has less error in clearly less predicted time. Fastest first."""
     kept = [
         (seconds, plan, error)
         for plan, error, seconds in plans

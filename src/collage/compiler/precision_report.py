@@ -142,7 +142,7 @@ def _products(survey: Survey, place: PlannedKernel, compiled: Compiled) -> list[
 
 
 def _not_in_int8(products: Sequence[tuple[ir.Node, str, str]]) -> list[dict[str, Any]]:
-    """Return the products that are computed otherwise than in 8 bits, by precision and reason."""
+    """Return the products that are not computed in 8 bits, by precision and reason."""
     found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for node, name, why in products:
         if name != _INT8:

@@ -1,9 +1,9 @@
 """Sensitivity: which nodes hurt most if they are quantised, found out with a bounded number of runs.
 
-Nodes are taken together in **units**: a convolution or matrix product, and what follows it. At first each of a dozen groups of
-units is quantised by itself, in a copy of the model that rounds values to 8 bits and computes in float32. Then the units of
-the worst groups are looked at one by one. The most sensitive ones stay in float32 in **variants** of the 8-bit targets, as few
-as keep the limits on choosing samples.
+Nodes are taken together in **units**: a convolution or matrix product, and what follows it. At first each of a dozen
+groups of units is quantised alone, in a copy of the model that rounds values to 8 bits and computes in float32. Then
+the units of the worst groups are looked at one by one. The most sensitive ones stay in float32 in **variants** of the
+8-bit targets, as few as keep the limits on choosing samples.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _ENOUGH = 0.7
 
 
 def keep_unbounded_in_float(precision: Precision, problem: Problem) -> None:
-    """Have 8-bit kernels compute in float32 whatever touches values without bounds, such as masks of minus infinity."""
+    """Have 8-bit kernels compute operators in float32 if they touch unbounded values, such as masks of minus infinity."""
     ranges = precision.ranges
     if ranges is None:
         return
@@ -83,9 +83,9 @@ def add_variants(
     database: Database,
     first: Callable[[], None] = lambda: None,
 ) -> tuple[Target, ...]:
-    """Return variants of the 8-bit targets that leave sensitive nodes in float32, if they may be worth their while.
+    """Return variants of the 8-bit targets that leave sensitive nodes in float32, if they may pay.
 
-    They are if a target is fast in 8 bits and too far off, or so far off that it was not timed.
+    They may pay if an 8-bit target is fast and exceeds the budget, or was not timed because its error is so large.
 
     Args:
         precision: Has the samples and the ranges.
@@ -118,7 +118,7 @@ def add_variants(
             told = _levels(precision, problem, session, units, is_far=is_far)
         except ToolchainError as error:
             precision.is_cut_short = problem.options.time_budget_s is not None
-            session.say(f"no sensitivity: {error}")
+            session.say(f"the most sensitive operators are not known: {error}")
             return ()
         database.keep_local_fact(told, **fact)
     added = []
@@ -201,7 +201,7 @@ def _levels(
         done = next(runs)
         expected_s = left * (time.monotonic() - began) / done if done else 0.0
         if problem.comparison_plan.left_s - expected_s < least_left_s:
-            raise ToolchainError("the time budget leaves no time for it")
+            raise ToolchainError("the time budget leaves no time to measure them")
 
     def noise(bits: int, left: int) -> float:
         stop_if_late(left)
@@ -242,8 +242,9 @@ def ranked_units(
 
     Args:
         units: Ranges of nodes as bits.
-        noise: Returns what quantising these nodes alone does to the outputs. It is told how many calls are left at most.
-        say: Told what is going on.
+        noise: Returns the error of the outputs if only the given nodes are quantised. Its second
+            argument is the most calls that are left.
+        say: Called with each line of progress.
     """
     size = math.ceil(len(units) / _GROUPS)
     groups = [list(range(start, min(start + size, len(units)))) for start in range(0, len(units), size)]

@@ -66,7 +66,7 @@ class Limit:
     """A limit that a plan has to keep.
 
     Attributes:
-        metric: By which a drop is measured.
+        metric: The metric of the drop.
         most: Largest drop.
         option: The option that says so.
     """
@@ -97,11 +97,11 @@ class Precision:
 
     Attributes:
         data: The samples.
-        split: Which of them serve which purpose.
+        split: The purpose of each sample.
         judge: Compares answers with the original's.
-        limits: What a plan has to keep.
+        limits: The accuracy budget of a plan.
         is_made_up: The samples are not the user's.
-        ranges: Of all values; None if no target needs them.
+        ranges: Ranges of all values; None if no target needs them.
         outside: Returns the share of elements on judging samples outside these ranges; None if it is not known. That takes
             as long as calibrating.
         sensitive: Nodes that 8 bits hurt most, as bits: as few as have to stay in float32. 0 if all may be quantised.
@@ -135,7 +135,8 @@ class Precision:
         Args:
             key: Equal for equal plans.
             arguments: Its recipe, workspace and factories.
-            chooses: Look at choosing samples. There the interval has to keep a limit that judging samples are expected to give.
+            chooses: Look at choosing samples. On these, the interval must keep the limit that is expected on the
+                judging samples.
         """
         known = self._chosen if chooses else self.verdicts
         if key not in known:
@@ -148,7 +149,7 @@ class Precision:
         return known[key]
 
     def verdict_of(self, worker: Worker, *, chooses: bool = False) -> Verdict:
-        """Return how whatever a worker runs does on samples."""
+        """Return the scores of the executable in a worker on samples."""
         indices = self.split.choose if chooses else self.split.judge
         drops = self.judge.drops(worker, indices)
         most = {limit.metric.name: limit.most for limit in self.limits}
@@ -178,7 +179,7 @@ def needs_ranges(menu: Sequence[Target]) -> bool:
 
 
 def with_limits(options: CompileOptions) -> CompileOptions:
-    """Return options whose accuracy budget is stated where a limit by another metric grants reduced precision.
+    """Return options with an accuracy budget, if only a limit by another metric permits reduced precision.
 
     Then outputs need only be recognisable, and the metric decides.
     """
@@ -218,7 +219,7 @@ def open_precision(
         problem: The model and the menu.
         session: Knows the workspace.
         database: The database that holds ranges.
-        made: What made the inputs of the reference run.
+        made: The made-up inputs of the reference run.
         original: The file of the original model, if it can be run.
         stack: Closes the processes.
 

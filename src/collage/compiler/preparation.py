@@ -1,4 +1,4 @@
-"""The preparation of a model on trial: passes that change what the model computes are found and left out."""
+"""The preparation of a model on trial: passes that change the model's results are found and left out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Verdict:
 
     Attributes:
         left_out: Names of passes, or ``OPSET_CONVERSION``.
-        reasons: For each of these, what it changed.
+        reasons: For each of these, the value that it changed.
     """
 
     left_out: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class PreparationDiffers(Exception):
 
     Attributes:
         mismatch: The first value that differs.
-        guilty: What to leave out; None if it differs without any pass.
+        guilty: The passes to leave out; None if the values differ even without any pass.
     """
 
     def __init__(self, mismatch: Mismatch, guilty: tuple[str, ...] | None) -> None:

@@ -38,7 +38,7 @@ class Problem:
         kernels: Makes the kernels of the model.
         tolerance: Largest error of an output that counts as right.
         strict_tolerance: The same if sums of products of bytes may not saturate.
-        comparison_plan: How long plans are compared end to end.
+        comparison_plan: Lengths of the end-to-end comparison.
         choices: Operators that the user forces to a target, or forbids to one.
     """
 
@@ -112,7 +112,7 @@ class Problem:
 
 
 def with_reduced_precision(menu: Sequence[Target], session: MeasureSession) -> tuple[Target, ...]:
-    """Return a menu, and then what its targets offer in coarser types that this machine computes in faster."""
+    """Return a menu, with variants of its targets in coarser types that this machine computes faster."""
     reduced = [
         target.with_options(precision=precision)
         for target in menu

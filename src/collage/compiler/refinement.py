@@ -1,6 +1,6 @@
 """The second phase of a search, if its strategy has one: whole plans are timed end to end, between search and final comparison.
 
-What the strategy proposes joins the finalists. It is never returned without the final comparison.
+The strategy's proposals join the finalists. It is never returned without the final comparison.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class _Timer:
             return math.inf
         except KeyboardInterrupt:
             self._is_interrupted = True
-            self._session.say("interrupted: going on with the best so far")
+            self._session.say("interrupted: continuing with the best plan so far")
             return math.inf
 
     def close(self) -> None:

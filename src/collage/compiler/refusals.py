@@ -1,4 +1,4 @@
-"""Ends without an artefact: a model that cannot be run, and a menu of which nothing runs any of it."""
+"""Compilations without an artefact: the model cannot be run, or no target of the menu runs any part of it."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _PLACE = re.compile(r"^\S*onnxruntime\S*:\d+ (?:[^()]*\([^()]*\)(?: const)? )?(?
 """The place in ONNX Runtime's source, and the function, with which it begins what it has to say."""
 
 _SLOWER = 1.2
-"""A plan of devices that takes this many times as long as one target alone is told of."""
+"""A plan of devices is reported if it takes this many times as long as one target alone."""
 
 _LATE = 1.1
-"""Times its budget after which a compilation says that it took too long."""
+"""A compilation that takes this many times its time budget is reported."""
 _SEVERAL = 2
 _INSTALL = "pip install 'collage[cpu]'"
 
@@ -58,7 +58,7 @@ def check_reference(survey: Survey, session: MeasureSession) -> None:
     """Refuse a model that could not be run for reference.
 
     Raises:
-        ModelError: Its own runtime cannot run it either, or shapes do not fit whatever it is given.
+        ModelError: The original runtime cannot run it either, or shapes do not fit for any input.
         NothingCanRun: It has operators that nothing here knows, or its process ended.
     """
     if survey.reference.failure is None or not len(survey.problem.graph):
@@ -101,7 +101,7 @@ def _why_original_fails(survey: Survey, session: MeasureSession) -> str | None:
 
 
 def _advice(problem: Problem) -> str:
-    """Return what a user can do where inputs were made up."""
+    """Return advice for the user if inputs were made up."""
     specs = [spec for spec in describe_inputs(problem.model) if spec.name not in problem.options.inputs]
     made_up = [spec.name for spec in specs]
     if not made_up:
@@ -136,7 +136,7 @@ def with_named_targets(survey: Survey, plans: Sequence[Plan]) -> list[Plan]:
 
 
 def check_chosen(survey: Survey, session: MeasureSession, finals: FinalComparison) -> None:
-    """Refuse a plan of which no target of the menu runs any operator; views are the host's in any plan.
+    """Refuse a plan if no target of the menu runs any operator in it. Views are the host's in every plan.
 
     Raises:
         NothingCanRun: It is such a plan, and that is not allowed.
@@ -186,7 +186,7 @@ def unsearched_bodies(survey: Survey) -> list[str]:
 
 
 def over_time(budget_s: float | None, took_s: float, survey_s: float) -> list[str]:
-    """Warn if a compilation took longer than the user granted, and say what cannot be shorter.
+    """Warn if a compilation exceeded the user's time budget, and name the parts that cannot be shorter.
 
     Args:
         budget_s: The time budget.
@@ -261,7 +261,7 @@ def _reasons(found: TargetBaseline, survey: Survey, session: MeasureSession) -> 
 
 
 def told_once(reasons: Mapping[str, Sequence[str]]) -> str:
-    """Return reasons by name as one text that says each of them once, after all names that it is the reason of."""
+    """Return reasons by name as one text that states each reason once, after the names that share it."""
     names: dict[str, list[str]] = {}
     for name, told in reasons.items():
         for reason in dict.fromkeys(told):
@@ -273,7 +273,7 @@ def told_once(reasons: Mapping[str, Sequence[str]]) -> str:
 
 
 def in_short(text: str, workspace: Path) -> str:
-    """Return a toolchain's message without folders of this process, and places in other people's sources."""
+    """Return a toolchain's message without this process's folders and without places in the toolchain's source."""
     text = _STATUS.sub("", " ".join(text.replace(f"{workspace}/", "").split()))
     if (found := _AT_NODE.search(text)) is None:
         return text

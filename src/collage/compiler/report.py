@@ -1,4 +1,4 @@
-"""The report of a compilation: what was chosen, how it compares, and how far it can be believed."""
+"""The report of a compilation: the plan, the comparison, and the checks behind it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collage.compiler.survey import Reference, Survey
 from collage.cost.outcome import Status
 from collage.frontend import lengths_as_json
 from collage.measure.body_kernels import PlacedKernel
-from collage.measure.comparison import FinalistResult
+from collage.measure.finalist import FinalistResult
 from collage.measure.session import MeasureSession
 from collage.numerics.nan_check import nan_shares
 from collage.numerics.value_store import ValueStore
@@ -46,7 +46,7 @@ def compile_report(
         survey: The known facts about the model.
         session: The measurements.
         model: The origin of the model.
-        result: What the compilation ended with.
+        result: The result of the compilation.
         wall_s: Seconds that it took.
         is_named: True if the user named the targets of the menu.
     """
@@ -140,7 +140,7 @@ def _numerics(
     standing: FinalistResult | None,
     no_numbers: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Of the whole model where it was raced, else the worst of its kernels; ``ok`` is null where nothing was checked."""
+    """Error of the whole model if it was compared, else of its worst kernel; ``ok`` is null where nothing was checked."""
     tolerated = {
         "tolerance": survey.problem.tolerance,
         "reference": _reference(survey, session),
@@ -201,7 +201,7 @@ def _occasions(problem: Problem, session: MeasureSession) -> list[dict[str, Any]
 
 
 def _unsettled(problem: Problem, session: MeasureSession) -> dict[str, float]:
-    """Of outputs that hang on rounding in places: the share of their elements that was not compared, on the first inputs."""
+    """For each output that depends on rounding: the share of its elements that was not compared, on the first inputs."""
     values = session.values
     names = [str(value.name) for value in problem.model.graph.outputs]
     found = {name: values.rounding_sensitive(name) for name in names if name in values}
@@ -209,7 +209,7 @@ def _unsettled(problem: Problem, session: MeasureSession) -> dict[str, float]:
 
 
 def _other_lengths(problem: Problem, session: MeasureSession) -> list[dict[str, list[int]]] | None:
-    """The inputs' shapes at which kernels were checked besides; empty if the model takes none, null if all is fixed."""
+    """The other shapes of inputs at which kernels were checked; empty if the model takes none, null if all is fixed."""
     inputs = problem.model.graph.inputs
     if all(value.shape is not None and value.shape.is_static() for value in inputs):
         return None

@@ -25,7 +25,7 @@ from collage.explain import TriedRecord, as_json, from_json
 from collage.frontend import model_digest
 from collage.fusion import CandidateKernel, FusionReport
 from collage.graph import ANY_VALID, IndexSet, NestedSubGraph, SubGraph
-from collage.measure.comparison import Finalist, FinalistResult
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
 from collage.numerics.value_store import ValueStore
@@ -66,7 +66,7 @@ class SearchSummary:
         candidates: Number of candidates.
         keys: Number of distinct kernels among them.
         states: Covered sets settled.
-        rounds: Times that the best path was searched anew.
+        rounds: Times that the best path was searched again.
         caps: Limits that were hit.
         optimal: True if no cover by the candidates can cost less.
         gap: Share of its cost that a better cover could save at most.
@@ -130,8 +130,8 @@ class CompileResult:
     Attributes:
         finals: The winner, and how the other plans compare.
         search: Figures of the search.
-        estimates_s: By the name of each plan, the seconds that each of its kernels was expected to take.
-        predicted_s: By the name of each plan, the seconds that it was expected to take as a whole.
+        estimates_s: Expected seconds of each kernel of a plan, by the name of the plan.
+        predicted_s: Expected seconds of a whole plan, by its name.
         kernels_ok: True if every kernel of the winner was measured and is right; None if one was not measured.
         kernels_error: Largest error of the winner's kernels, where it is known.
         is_remembered: An earlier compilation found it.
@@ -151,7 +151,7 @@ class CompileResult:
 
     @classmethod
     def of(cls, problem: Problem, costs: CostTable, finals: FinalComparison, search: SearchSummary) -> CompileResult:
-        """Return the result of a comparison, with what its plans were expected to take."""
+        """Return the result of a comparison, with the expected times of its plans."""
         kernels = () if finals.plan is None else finals.plan.kernels
         outcomes = [costs.outcome_of(kernel) for kernel in kernels]
         known = [outcome for outcome in outcomes if outcome is not None]
@@ -179,7 +179,7 @@ class ResultStore:
         problem: The model, the menu and the options.
         session: Knows the builds of the toolchains, and the lengths on which kernels are timed.
         database: The database that holds it.
-        candidates: What the fusion rules propose.
+        candidates: The candidates of the fusion rules.
     """
 
     def __init__(
@@ -393,7 +393,7 @@ def _from_json(told: Mapping[str, Any]) -> NestedSubGraph:
 
 
 def _name_of(problem: Problem, session: MeasureSession) -> dict[str, Any]:
-    """Return what the result of a compilation depends on, besides its candidates."""
+    """Return everything that the result of a compilation depends on, except its candidates."""
     options, placement = problem.options, problem.placement
     return {
         "fact": _FACT,
@@ -416,6 +416,6 @@ def _shapes(problem: Problem, values: ValueStore) -> list[list[int]]:
 
 
 def _digest_of(candidates: Iterable[CandidateKernel]) -> str:
-    """Return a digest of what is proposed: it tells two fusion rules apart if they propose other kernels."""
+    """Return a digest of the proposed kernels. It differs for two fusion rules that propose different kernels."""
     rows = sorted(f"{c.target.title} {c.bits:x} {c.sub_graph.nested}" for c in candidates)
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()

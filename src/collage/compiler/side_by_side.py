@@ -1,8 +1,8 @@
 """Branches side by side: a plan whose independent parts run at the same time, each on one thread.
 
-Many threads make some kernels no faster: recurrent layers, small operators in a row. Where a model has parts of such that do
-not wait for each other, each part has a core to itself. The cheapest plan, and the cheapest single target besides, are split
-along the branches. Of each part the cheaper split is taken, and what comes of it is compared end to end as any other plan.
+Many threads make some kernels no faster: recurrent layers, small operators in a row. If a model has parts of such that do
+not wait for each other, each part has a core to itself. The cheapest plan and the cheapest single target are both split
+along the branches. For each part the cheaper split is taken. The resulting plan is compared end to end as any other plan.
 A model without branches costs nothing here, and one with them a measurement or two for each kernel of a branch.
 """
 
@@ -68,7 +68,9 @@ def side_by_side(
     expected_s = predicted_s(problem, costs, plan)
     if expected_s is None:
         return []
-    costs.say(f"{plan.name}: {expected_s * 1e3:.3f} ms predicted, and {best_s * 1e3:.3f} ms without")
+    costs.say(
+        f"{plan.name}: predicted {expected_s * 1e3:.3f} ms, and {best_s * 1e3:.3f} ms without branches side by side"
+    )
     return [plan] if expected_s <= (1.0 - _MARGIN) * best_s else []
 
 
@@ -128,7 +130,7 @@ class _Splitter:
         return stages_of(self.problem.graph.consumer_bits, seconds, cores, _LEAST_GAIN * sum(seconds))
 
     def _alike(self, seconds: Sequence[float]) -> list[float]:
-        """Return the seconds of operators, with one time for all that are alike: a profile is one look at each."""
+        """Return the seconds of operators. Equal operators get one common time, since a profile measures each only once."""
         graph, signature = self.problem.graph, self.problem.kernels.signature
         kinds = [signature(SubGraph(graph, IndexSet(1 << node))) for node in range(len(graph))]
         times: dict[object, list[float]] = {}
@@ -163,7 +165,7 @@ class _Splitter:
         try:
             costs.measure(list(unknown.values()))
         except KeyboardInterrupt:
-            costs.say("interrupted: going on without branches side by side")
+            costs.say("interrupted: continuing without branches side by side")
             return False
         return True
 
@@ -177,7 +179,7 @@ class _Splitter:
         return total
 
     def _split(self, plan: Plan, part: int, *, in_branch: bool) -> Pieces | None:
-        """Return what the kernels of a plan have in a part of the model; None if that makes no kernels."""
+        """Return the pieces of a plan's kernels in a part of the model; None if that makes no kernels."""
         pieces = []
         for place in plan.kernels:
             inside = place.sub_graph.inside.bits & part

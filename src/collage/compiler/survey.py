@@ -1,4 +1,4 @@
-"""The survey of a model: its reference outputs, and what every target takes of it and how long that takes."""
+"""The survey of a model: its reference outputs, and for every target the operators that it takes and their time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Survey:
 
     Attributes:
         problem: The model and the menu.
-        reference: What outputs are compared with.
+        reference: Reference values that outputs are compared with.
         baselines: The operators that each target takes, and its time for them.
         precision: The known facts about reduced precision; None if nothing on the menu is reduced.
     """
@@ -149,9 +149,9 @@ def survey_model(
         problem: The model and the menu.
         session: Builds and measures.
         database: The database that holds facts.
-        preparation: How the model was prepared.
+        preparation: The original model, and the passes that were left out.
         stack: Closes what judges reduced precision; without, nothing does, and no plan is reduced.
-        is_timed: Build and time what targets take. Otherwise their toolchains are only asked what they support.
+        is_timed: Build and time the operators that targets take. Otherwise toolchains only state what they support.
 
     Raises:
         PreparationDiffers: The prepared model computes something else than the original.
@@ -207,7 +207,7 @@ def baselines_of(problem: Problem, targets: Sequence[Target], session: MeasureSe
 
 
 def supported_baselines(problem: Problem, availability_of: Callable[[Target], Availability]) -> Baselines:
-    """Return what is known of targets whose toolchains are asked what they support; nothing is built or timed."""
+    """Return baselines from the statements of toolchains about their support; nothing is built or timed."""
 
     def baseline(target: Target) -> TargetBaseline:
         toolchain = problem.toolchains.for_target(target)
@@ -242,7 +242,7 @@ def _run_reference(
 def _check_preparation(
     problem: Problem, session: MeasureSession, preparation: Preparation, checking: CheckingSets
 ) -> None:
-    """Find the passes that changed what the model computes, if any did.
+    """Find the passes that changed the model's results, if any did.
 
     Raises:
         PreparationDiffers: The prepared model computes something else than the original.
@@ -250,7 +250,7 @@ def _check_preparation(
     mismatches, shown_on, original = checking.mismatches, checking.mismatched_on, preparation.original
     if not mismatches or shown_on is None or original is None:
         return
-    session.say(f"the prepared model computes something else than the original ({mismatches[0]}); looking for the pass")
+    session.say(f"the prepared model and the original differ ({mismatches[0]}); looking for the pass that causes it")
     if (reprepare := preparation.reprepare) is None:
         raise PreparationDiffers(mismatches[0], None)
 

@@ -1,7 +1,7 @@
 """Thread counts as a choice: on the default menu, a small model is tried on one thread too.
 
-To wake a helper takes tens of microseconds, as often as a kernel divides its work. So models of a few milliseconds can be faster
-on one thread, and so can single kernels of them.
+Each time a kernel divides its work, waking a helper thread takes tens of microseconds. So models of a few milliseconds
+can be faster on one thread, and so can single kernels.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ from collage.target import Target
 __all__ = ["with_one_thread"]
 
 _SMALL_S = 0.003
-"""A second core saves at most half of the time. To wake its thread costs tens of microseconds for each operator: about a
-hundred operators lose by it what 3 ms gain. The look costs a build and a second, which larger models are spared."""
+"""A second core saves at most half of the time. Waking its thread costs tens of microseconds for each operator.
+
+For about a hundred operators this is as much as a gain of 3 ms. The trial costs a build and a second, so larger models
+have none.
+"""
 _NEAR = 1.25
-"""Two timings that were not taken in turns differ by up to 20 % on a shared machine, and so by this ratio. The final comparison
-decides between what is nearer."""
+"""Two timings that were not taken in turns differ by up to this ratio on a shared machine.
+
+The final comparison decides between closer ones.
+"""
 
 
 def with_one_thread(survey: Survey, session: MeasureSession, database: Database) -> Survey:

@@ -162,7 +162,7 @@ class _Collector:
     refused: dict[Target, int] = field(default_factory=dict)
 
     def add_candidates(self, plan: Plan) -> None:
-        """Add the kernels of the plan, what the search looked at, whole models, and runner-ups of the plan."""
+        """Add the kernels of the plan, the candidates of the search, whole models, and runner-ups of the plan."""
         surveyed = {
             (bits, target): outcome
             for target, found in self.survey.baselines.items()
@@ -242,7 +242,7 @@ class _Collector:
         return told if len(sub_graph.inside) == 1 else f"{node.name} ({node.op_type}): {told}"
 
     def launch_s(self, place: PlannedKernel | CandidateKernel) -> float:
-        """Return what a kernel costs beyond its own time in a chain."""
+        """Return the cost of a kernel beyond its own time in a chain, in seconds."""
         return 0.0 if self.costs is None else self.costs.launch_penalty_s(place.target)
 
     def priced(self, plan: Plan, predicted: float | None) -> dict[_Key, TriedKernel]:
@@ -266,12 +266,12 @@ class _Collector:
         return rows
 
     def _price_chosen(self, plan: Plan, predicted: float, totals: Mapping[_Key, float]) -> None:
-        """Give kernels of the plan the time up to which no other plan of measured kernels is cheaper.
+        """Set for each kernel of the plan the time up to which the plan stays the cheapest of all plans of measured kernels.
 
         Args:
             plan: The plan.
             predicted: Its predicted seconds.
-            totals: By candidate, the seconds of the cheapest plan of measured kernels with it.
+            totals: Seconds of the cheapest plan of measured kernels with each candidate, by candidate.
         """
         holding: dict[int, list[_Key]] = {}
         for key, total in totals.items():
@@ -411,7 +411,7 @@ def _owners(plan: Plan) -> Mapping[int, tuple[IndexSet, Target]]:
 
 
 def _interest(row: TriedKernel, predicted_us: float | None) -> tuple[int, float, int]:
-    """Return a key that puts first what a reader would miss most: failures, measurements, then near misses."""
+    """Return a sort key for candidates by interest: failures, measurements, then near misses."""
     excess = math.inf
     if predicted_us is not None and row.limit_us is not None and row.time_us is not None:
         excess = row.time_us - row.limit_us

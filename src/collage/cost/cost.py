@@ -1,4 +1,4 @@
-"""Cost: what running a kernel, or a chain of kernels, takes.
+"""Cost of running a kernel, or a chain of kernels.
 
 Costs add, and are totally ordered. Three things can be known about a kernel: its seconds; that it cannot run
 (``Cost.INVALID``); or nothing (``Cost.UNKNOWN``), in which case fixed priorities decide. So a cost is the pair (sum
@@ -21,7 +21,7 @@ class Cost:
     """Cost of a kernel or of several kernels together.
 
     Attributes:
-        unknown_rank: Sum of the priority ranks of kernels of unknown cost, each at least 1; 0 where all is known.
+        unknown_rank: Sum of the priority ranks of kernels of unknown cost, each at least 1; 0 if all is known.
         seconds: Seconds of all kernels of known cost. Infinite in ``Cost.INVALID`` and nowhere else. A custom estimator
             may count something else, such as bytes or joules.
     """
@@ -44,7 +44,7 @@ class Cost:
 
     @classmethod
     def of(cls, value: CostLike) -> Cost:
-        """Read what an estimator returned: a cost, or seconds, where NaN is unknown and infinity is invalid."""
+        """Read the return value of an estimator: a cost, or seconds. NaN means unknown and infinity means invalid."""
         if isinstance(value, Cost):
             return value
         return cls.UNKNOWN if math.isnan(value) else cls(seconds=float(value))
@@ -58,23 +58,23 @@ class Cost:
 
     @classmethod
     def sum(cls, costs: Iterable[Cost]) -> Cost:
-        """Sum of many costs, the seconds correctly rounded whatever their order."""
+        """Sum of many costs. The seconds are correctly rounded, so their order does not matter."""
         parts = tuple(costs)
         return cls(sum(c.unknown_rank for c in parts), math.fsum(c.seconds for c in parts))
 
     @property
     def is_invalid(self) -> bool:
-        """True where a kernel cannot run at all."""
+        """True if a kernel cannot run at all."""
         return self.seconds == math.inf
 
     @property
     def is_unknown(self) -> bool:
-        """True where the cost of at least one kernel is unknown and none is invalid."""
+        """True if the cost of at least one kernel is unknown and none is invalid."""
         return self.unknown_rank > 0 and not self.is_invalid
 
     @property
     def is_known(self) -> bool:
-        """True where every kernel can run, and its seconds are known."""
+        """True if every kernel can run, and its seconds are known."""
         return self.unknown_rank == 0
 
     def __add__(self, other: Cost) -> Cost:

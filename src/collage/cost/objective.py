@@ -40,7 +40,7 @@ _LONGEST = 80
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of one plan, measured as it is used. None is what was not measured.
+    """Figures of one plan, measured as it is used. None if it was not measured.
 
     Attributes:
         runs_per_s: Runs per second of all streams together.
@@ -77,8 +77,8 @@ class Limit:
 
     Attributes:
         quantity: One of ``QUANTITIES``.
-        value: In seconds, bytes or runs per second: a lower bound of the throughput, an upper bound of everything else.
-        text: As the user wrote it.
+        value: Limit in seconds, bytes or runs per second: a lower bound of the throughput, an upper bound of other quantities.
+        text: The text that the user wrote.
     """
 
     quantity: str

@@ -18,7 +18,7 @@ __all__ = ["Interval", "Summary", "median_interval", "ratio_of_medians", "summar
 _ERROR = 0.05
 _Z95 = 1.96
 _MANY = 100
-"""From here on the binomial distribution is taken to be normal."""
+"""Number of samples from which the binomial distribution is approximated by a normal one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def summarise(samples: Sequence[float]) -> Summary:
 
 
 def weighted_mean(parts: Sequence[tuple[Summary, float]]) -> Summary:
-    """Of latencies on several occasions, by the weight of each; weights add up to 1.
+    """The mean of latencies on several occasions, by the weight of each; weights add up to 1.
 
     Percentiles are averaged as if all occasions had their slow runs together, so that the interval is not too narrow.
     """
@@ -113,7 +113,7 @@ def ratio_of_medians(
 
     Args:
         numerator: Samples per round, in seconds.
-        denominator: As many rounds of the other one.
+        denominator: The same number of rounds of the other one.
 
     Returns:
         The median of the rounds' ratios, and its 95 % interval.

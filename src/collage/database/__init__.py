@@ -1,4 +1,4 @@
-"""The timing database: what was measured, under everything that it depends on.
+"""The timing database: measurements, with keys that hold everything they depend on.
 
 Names are imported on first use: worker processes import this package, and must come up fast.
 """

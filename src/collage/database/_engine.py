@@ -37,7 +37,7 @@ def open_engine(url: str, *, reading: bool = False) -> sa.Engine:
 
     Args:
         url: The URL or path.
-        reading: It will only be read, so that a file will do that cannot be written.
+        reading: True if it is only read, so that a read-only file is enough.
 
     Raises:
         UsageError: The URL cannot be read, its driver is missing, or it is another kind of database.
@@ -127,7 +127,7 @@ def prepare(engine: sa.Engine) -> sa.Engine:
     if found != SCHEMA:
         if only_reads := engine.get_execution_options().get(_ONLY_READS, False):
             if found is None:
-                raise UsageError("it holds no timings, and may not be written; name another with --db")
+                raise UsageError("it holds no timings and is read-only; name another with --db")
             engine = _copied(engine)
         with begin_writing(engine) as connection:
             if engine.dialect.name == "postgresql":
@@ -160,7 +160,7 @@ def _parse(url: str) -> sa.URL:
 
 
 def _version(source: sa.Engine | sa.Connection) -> int | None:
-    """Version of the tables, None where there are none."""
+    """Version of the tables, None if there are none."""
     if not sa.inspect(source).has_table(about.name):
         return None
     query = sa.select(about.c.value).where(about.c.name == "schema")
@@ -241,7 +241,7 @@ def _make_sqlite_wait(engine: sa.Engine) -> None:
 
 
 def _keep_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Turn the log on. That needs the file alone for a moment, and SQLite does not wait for that by itself."""
+    """Turn the log on. That needs the file alone for a moment, and SQLite does not wait for that on its own."""
     deadline = time.monotonic() + _BUSY_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Facts: what is known besides timings, each kind with the form that its values must have.
+"""Facts: knowledge other than timings. Each kind has a schema for its values.
 
 A database may have been damaged, or come from anywhere; so a value is handed out, or imported, only if it has the form that
 its readers expect. Kinds that are not listed here may be any JSON value of finite numbers.
@@ -190,7 +190,7 @@ def _are_figures(value: Any, count: int) -> bool:
 
 
 def _is_result(value: Any) -> bool:
-    """Return True if it is what ``collage.compiler.result_store`` keeps: names are unique, and the winner is one of them."""
+    """Return True if it has the form that ``collage.compiler.result_store`` writes: unique names, the winner among them."""
     if isinstance(value, dict):
         value = {name: part for name, part in value.items() if name != "pace"}  # Earlier releases kept it.
     if not _has(_RESULT, value):

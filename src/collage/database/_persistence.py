@@ -1,4 +1,4 @@
-"""Patience with a server that is away for a moment, as while it starts anew."""
+"""Retries for a database server that does not answer for a moment, for example while it restarts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _T = TypeVar("_T")
 
 
 def persistently(engine: sa.Engine, attempt: Callable[[], _T]) -> _T:
-    """Attempt what does no harm if it is repeated, until a server answers, or is away for two minutes.
+    """Repeat an idempotent operation until the server answers, or has not answered for two minutes.
 
     Args:
-        engine: The database. Files are never away: what fails on one fails at once.
+        engine: The database. An operation on a file is never repeated.
         attempt: Raises UsageError from the error of the engine.
     """
     deadline = time.monotonic() + _AWAY_S
@@ -38,7 +38,7 @@ def persistently(engine: sa.Engine, attempt: Callable[[], _T]) -> _T:
 
 
 def await_server(url: str) -> None:
-    """Return when the server of a database answers, and after two minutes in any case: its next user says what is wrong."""
+    """Return when the server of a database answers, and after two minutes in any case. Its next use then raises the error."""
 
     def attempt() -> None:
         try:

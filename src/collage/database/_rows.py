@@ -1,4 +1,4 @@
-"""Between outcomes and rows of the database; and which rows deserve belief."""
+"""Conversion between outcomes and rows of the database, with the validation of rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def fact_row(name: Mapping[str, Any], value: Any, origin: str) -> dict[str, Any]
 
 
 def parts_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The named parts of a row's key; None if they are none, or not what it is filed under."""
+    """The named parts of a row's key; None if they are not bytes of a row, or do not fit its key."""
     parts = read_json(row["parts"])
     return parts if why_no_key(parts) is None and digest_of(parts) == row["digest"] else None
 
@@ -65,7 +65,7 @@ def why_no_key(parts: Any) -> str | None:
 
 
 def outcome_of(row: Mapping[str, Any]) -> Outcome | None:
-    """Return the outcome in a row, None if it cannot be believed: its status or a time makes no sense, or its digest is wrong."""
+    """Return the outcome in a row; None if it is not valid: its status, a time or its digest is wrong."""
     if parts_of(row) is None or not isinstance(row["status"], str) or row["status"] not in tuple(Status):
         return None
     status = Status(row["status"])
@@ -79,7 +79,7 @@ def outcome_of(row: Mapping[str, Any]) -> Outcome | None:
 
 
 def value_of(row: Mapping[str, Any]) -> Any:
-    """The value of a fact, or None if it cannot be believed."""
+    """The value of a fact, or None if it is not valid."""
     name, value = read_json(row["name"]), read_json(row["value"])
     if not isinstance(name, dict) or digest_of(name) != row["digest"]:
         return None

@@ -1,8 +1,8 @@
 """The timing database, so that nothing is measured twice.
 
 SQLite (write-ahead log) by default; PostgreSQL by URL. Every row is committed when its measurement ends, so that a killed
-run loses at most the one under way. Only timings are shared, never binaries; each says where it was made. What a row
-holds is believed only if it makes sense: a damaged or hostile one is as good as none.
+run loses at most the one under way. Only timings are shared, never binaries; each says where it was made. Rows are
+validated: a damaged or hostile one counts as absent.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def default_url() -> str:
 
 @functools.cache
 def this_origin() -> str:
-    """Return the mark of rows that are made here: the host's name, and a digest that tells namesakes apart."""
+    """Return the mark of rows that are made here: the host's name, and a digest that separates hosts of equal name."""
     host = platform.node() or "localhost"
     with contextlib.suppress(OSError):
         return f"{host[:64]}-{hashlib.sha256(Path('/etc/machine-id').read_bytes() + host.encode()).hexdigest()[:8]}"
@@ -80,8 +80,8 @@ class Database:
         reading: Nothing will be written, so that a file will do that cannot be.
 
     Attributes:
-        url: Where it is; no password.
-        origin: What rows that are written here are marked with.
+        url: Address of the database, without its password.
+        origin: Mark of the rows that are written here.
 
     Raises:
         UsageError: It cannot be opened, read or written, or was written by a newer version.
@@ -133,7 +133,7 @@ class Database:
             patience_s: Seconds to wait until no other process has it.
 
         Returns:
-            A context that tells whether the right was obtained.
+            A context that yields True if the right was obtained.
         """
         return claim(self._engine, key.digest, patience_s)
 
@@ -220,7 +220,7 @@ class Database:
         self._persistently("write", delete)
 
     def complaints(self) -> str | None:
-        """Return what the engine's own check finds wrong with the file, None if nothing."""
+        """Return the fault that the engine's own check finds in the file, None if there is none."""
         if self.file is None:
             return None
         with self._clearly("read"), self._engine.connect() as connection:
@@ -251,7 +251,7 @@ class Database:
         return self._persistently("read", read)
 
     def _introduce(self) -> None:
-        """Says once which machine its fingerprint stands for, so that others can read what they are sent."""
+        """Store the facts behind this machine's fingerprint once, so that others can interpret exported rows."""
         if self._introduced:
             return
         machine = this_machine()

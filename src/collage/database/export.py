@@ -1,4 +1,4 @@
-"""Timings on their way from one database to another: as text, or straight.
+"""Copying timings from one database to another, as text or directly.
 
 The text is JSON, one object a line: a header, timings, facts, and a last line with their number, so that a file that was
 cut off is noticed. A file may come from anywhere, so all of it is checked before any of it is kept. A row that was made on
@@ -41,7 +41,7 @@ class Moved:
     Attributes:
         timings: Timings that were there.
         facts: Facts that were there.
-        taken: How many of both are new here, or newer than what was here.
+        taken: The number of timings and facts that are new here, or newer than the row that was here.
     """
 
     timings: int
@@ -50,7 +50,7 @@ class Moved:
 
 
 def export_lines(database: Database) -> Iterator[str]:
-    """All timings and facts as lines of text, without line ends; rows that cannot be believed are left out."""
+    """All timings and facts as lines of text, without line ends; rows that are not valid are left out."""
     yield json.dumps({"format": _FORMAT, "schema": SCHEMA, "origin": database.origin, "made_at_s": time.time()})
     count = 0
     for row in database.rows(timing):
@@ -67,12 +67,12 @@ def export_lines(database: Database) -> Iterator[str]:
 
 
 def import_lines(database: Database, lines: TextIO, source: str) -> Moved:
-    """Take what ``export_lines`` wrote; it is marked as imported, wherever it says that it comes from.
+    """Import the output of ``export_lines``. All rows are marked as imported, even if they name another origin.
 
     Args:
-        database: Where to.
+        database: The database that takes the rows.
         lines: The text.
-        source: What to call it in messages.
+        source: Name of the text in messages.
 
     Raises:
         UsageError: A line is not such text. Nothing is taken then.
@@ -103,7 +103,7 @@ def import_lines(database: Database, lines: TextIO, source: str) -> Moved:
 
 
 def merge(database: Database, source: str) -> Moved:
-    """Take what another database holds: a file here or at a URL, or a server. Rows keep their origin.
+    """Import the rows of another database: a file here or at a URL, or a server. Rows keep their origin.
 
     The other database is not changed.
 
@@ -131,7 +131,7 @@ def _file_of(source: str, folder: Path) -> Path:
 
 
 def _copy_of(file: Path, folder: Path) -> Path:
-    """A copy of an SQLite database that may be in use, for reading what may have to be migrated first."""
+    """A copy of an SQLite database that may be in use, so that it can be migrated before it is read."""
     if not file.is_file():
         raise UsageError(f"there is no timing database {file}")
     copy = folder / "copy.sqlite"

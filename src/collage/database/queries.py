@@ -24,7 +24,7 @@ class Choice:
         before_s: Made before this time, in seconds since 1970.
         machine: Made on the machine of this fingerprint (its beginning is enough), or of this origin.
         build: The build of the toolchain contains this text.
-        target: For this target: its printed form, or the name of its toolchain.
+        target: Printed form of a target, or the name of its toolchain.
         status: Timings of this status only.
         kind: Facts of this kind only.
     """
@@ -118,8 +118,8 @@ def listing(database: Database, choice: Choice = Choice(), digest: str = "") -> 
     """Timings, oldest first, as JSON values.
 
     Args:
-        database: Where.
-        choice: Which.
+        database: The database to read.
+        choice: The rows to list.
         digest: The first characters of the digest of the key.
     """
     for row in database.rows(timing):
@@ -162,7 +162,7 @@ def prune(database: Database, choice: Choice, *, dry_run: bool = False) -> tuple
     """Remove rows.
 
     Returns:
-        How many timings, and how many facts.
+        The number of timings and the number of facts.
     """
     timings = [row["digest"] for row in database.rows(timing) if choice.has_timing(row)]
     facts = [row["digest"] for row in database.rows(fact) if choice.has_fact(row)]

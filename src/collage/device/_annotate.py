@@ -1,4 +1,4 @@
-"""MergeAndAnnotate and AnnotateSEScopes: where annotations come from, if not from people.
+"""MergeAndAnnotate and AnnotateSEScopes: passes that annotate devices by patterns and by supported operators.
 
 Together with ``PlanDevices`` and ``PartitionBySEScope`` they replace the flow of merging composites, annotating targets
 and partitioning.
@@ -47,7 +47,7 @@ class MergeAndAnnotate(ModulePass):
 
     Args:
         patterns: A pattern table.
-        scope: Where, and for what, matches are to be compiled.
+        scope: The scope that matches are annotated with: device, target and memory.
     """
 
     def __init__(self, patterns: Sequence[CompositePattern] = (), scope: ScopeLike = ANYWHERE) -> None:

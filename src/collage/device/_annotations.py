@@ -1,8 +1,8 @@
-"""Annotations: what a model says about devices, in metadata that any ONNX tool keeps and ignores.
+"""Annotations: statements about devices in a model, as metadata that any ONNX tool keeps and ignores.
 
-What is *asked* for (by people or passes) and what was *planned* are kept apart. Results are written to the node that
-computes them, inputs and initializers to their graph, since nodes and graphs keep their metadata when models are copied
-and partitioned.
+Scopes that are *asked* for (by people or passes) and scopes that were *planned* are kept apart. Results are written to
+the node that computes them, inputs and initializers to their graph, since nodes and graphs keep their metadata when
+models are copied and partitioned.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ SE_SCOPE = "se_scope"
 """Metadata key: the scope that was planned."""
 
 WHY = "se_scope_why"
-"""Metadata key of nodes: what the planned scope comes from."""
+"""Metadata key of nodes: the origin of the planned scope."""
 
 RESULT_SE_SCOPE = "result_se_scope"
-"""Metadata key of functions: where their result lies, and what they are compiled for."""
+"""Metadata key of functions: the scope of their results, with the target that they are compiled for."""
 
 _MEMORY_SCOPE = "memory_scope"
 
@@ -68,16 +68,16 @@ def on_device(
 ) -> None:
     """Annotates a model in place: ``what`` is computed, and lies, in a scope.
 
-    What reads it may be elsewhere; then a copy is inserted.
+    Readers may be elsewhere; then a copy is inserted.
 
     Args:
         what: A value, a node, or the name of either. Of a value that a node computes, the node.
         scope: The scope; its free fields stay free.
-        model: Where a name is looked up: in the main graph, its bodies and functions; values first.
+        model: The model in which a name is looked up: main graph, bodies and functions; values first.
         constrain_result: True if readers must read it there too, so that no copy may be inserted.
 
     Raises:
-        ConfigError: There is nothing of that name; near names are suggested.
+        ConfigError: No value or node has that name; the message suggests similar names.
         TargetError: The scope cannot be read.
     """
     text = str(as_scope(scope))
@@ -93,7 +93,7 @@ def on_device(
 
 
 def require_output(model: ir.Model, name: str, scope: ScopeLike) -> None:
-    """Demands that an output of the model is delivered in a scope; what computes it may be elsewhere.
+    """Demand that an output of the model is delivered in a scope; the node that computes it may be elsewhere.
 
     Raises:
         ConfigError: The model has no such output; near names are suggested.
@@ -107,7 +107,7 @@ def require_output(model: ir.Model, name: str, scope: ScopeLike) -> None:
 
 
 def demand_memory_scope(function: ir.Function, formal: str, memory_scope: str) -> None:
-    """Says in which memory of its device a kernel wants an argument, or leaves a result.
+    """Annotate the memory of the device in which a kernel takes an argument, or leaves a result.
 
     Raises:
         ConfigError: The function has no such input or output.
@@ -126,7 +126,7 @@ def demanded_memory_scopes(function: ir.Function) -> dict[str, str]:
 
 
 def asked_scope(what: Annotated) -> SEScope | None:
-    """The scope that was asked for, if any; of a result, that of its node where it has none of its own."""
+    """The demanded scope, if any. A result without one has the scope of its node."""
     found = _read(what, ON_DEVICE)
     if found is None and isinstance(what, ir.Value) and (node := what.producer()) is not None:
         return _read(node, ON_DEVICE)

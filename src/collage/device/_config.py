@@ -1,4 +1,4 @@
-"""CompilationConfig: the devices that there are, and what a scope that is not fully given means on them."""
+"""CompilationConfig: the available devices, and the completion of scopes that are given in part."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class CompilationConfig:
     """The full scopes of a compilation, preferred ones first.
 
     Attributes:
-        scopes: What is configured. One device may be there with several targets.
-        default: Where unconstrained operators go.
-        host: Where shapes are computed and control flow is interpreted.
+        scopes: The configured scopes. One device may be there with several targets.
+        default: Scope of unconstrained operators.
+        host: Scope of shape computations, and of control flow that is interpreted.
         is_open: True if devices may be used that are not configured: those named in annotations, with the plain target
             of their type.
     """
@@ -40,13 +40,13 @@ class CompilationConfig:
         host: ScopeLike | None = None,
         fallback_device: str = _CPU,
     ) -> CompilationConfig:
-        """Fill in what is not said.
+        """Complete the scopes, and return the configuration.
 
         A device without id gets the next free one of its type, a device without target the plain target of its type.
 
         Args:
-            devices: What there is. None at all: any device that an annotation names.
-            default: Where unconstrained operators go. None: ``fallback_device`` if it is configured, else the first.
+            devices: Available devices. None at all: any device that an annotation names.
+            default: Scope of unconstrained operators. None: ``fallback_device`` if it is configured, else the first.
             host: None: the host of the first target that names one, else the first CPU, else a CPU that is added.
             fallback_device: As in ``PassContext``.
 
@@ -92,7 +92,7 @@ class CompilationConfig:
         raise TargetError(f"no configured device is {scope}; configured: {known_texts}")
 
     def device_of(self, scope: SEScope) -> SEScope:
-        """The device that a scope constrains. A target constrains it to what is configured for that target.
+        """The device that a scope constrains. A target restricts the scope to those that are configured for that target.
 
         Raises:
             TargetError: No configured scope agrees.

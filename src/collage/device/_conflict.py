@@ -23,7 +23,7 @@ def conflict_from(clash: Clash, describe: Callable[[int], str]) -> DeviceConflic
     """The error of a clash, for people.
 
     Args:
-        clash: What happened.
+        clash: The two demands that contradict each other.
         describe: Text of a place.
     """
     one, other = (f"{describe(f.place)} must be in {f.scope} ({f.cause})" for f in (clash.one, clash.other))

@@ -33,7 +33,7 @@ DST_SE_SCOPE = "dst_se_scope"
 """Metadata key of copies: where it goes."""
 
 PLANNED_COPY = "planned_copy"
-"""Metadata key of copies that ``PlanDevices`` inserted; it removes and inserts them anew."""
+"""Metadata key of copies that ``PlanDevices`` inserted; it removes and inserts them again."""
 
 _IDENTIFIER = (KERNEL_DOMAIN, DEVICE_COPY, "")
 _DOMAIN_VERSION = 1
@@ -57,8 +57,8 @@ def device_copy(model: ir.Model, value: ir.Value, dst: ScopeLike, src: ScopeLike
     Args:
         model: The model, changed in place.
         value: A tensor of its main graph, of a body or of a function.
-        dst: Where the copy is to lie.
-        src: Where the value lies; usually left to the planner.
+        dst: Scope of the copy.
+        src: Scope of the value; usually left to the planner.
 
     Returns:
         The copy.
@@ -80,7 +80,7 @@ def copies_from_identities(model: ir.Model) -> None:
 
 
 def copies_to_identities(model: ir.Model) -> None:
-    """Turn all copies into Identity nodes, in place, for a runtime that plans copies by itself."""
+    """Turn all copies into Identity nodes, in place, for a runtime that plans its own copies."""
     for node in model.graph.all_nodes():
         if is_device_copy(node):
             node.domain, node.op_type = "", "Identity"
@@ -123,7 +123,7 @@ def insert_after_definition(graph: ir.Graph, value: ir.Value, node: ir.Node) -> 
 
 
 def check_function(model: ir.Model) -> None:
-    """Refuses a model in which the name of the operator stands for something else.
+    """Refuse a model that uses the name of the operator for something else.
 
     Raises:
         ModelError: Its function is not an Identity.

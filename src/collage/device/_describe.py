@@ -1,4 +1,4 @@
-"""A plan of devices told as data: what runs where, what is copied, and why."""
+"""A plan of devices as data: the device of each operator, the copies, and the reasons."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def describe_plan(model: ir.Model, requests: DeviceRequests, fallback_device: st
 
     Args:
         model: The model, which gets the annotations.
-        requests: What a user demands.
-        fallback_device: Where operators go of which nothing is demanded, if the plan has no default.
+        requests: The demands of a user.
+        fallback_device: Device of operators that have no demand, if the plan has no default.
 
     Returns:
         ``devices``, ``default``, ``nodes`` and ``copies``. Each node has its name, operator, scope and reason. Each copy has
         the value, from where to where it goes, and why.
 
     Raises:
-        ConfigError: The plan names what the model lacks.
+        ConfigError: The plan names a value or node that the model lacks.
         DeviceConflict: Demands contradict each other.
     """
     requests.annotate(model)

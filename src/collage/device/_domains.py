@@ -21,7 +21,7 @@ class Fixing:
 
     Attributes:
         place: The place.
-        scope: What it demands.
+        scope: The scope that the place must have.
         cause: The origin of the demand, such as ``annotated``.
     """
 
@@ -66,7 +66,7 @@ class Domains:
         return len(self._parent) - 1
 
     def find(self, place: int) -> int:
-        """The place that stands for the domain."""
+        """The place that represents the domain."""
         parent = self._parent
         while parent[place] != place:
             parent[place] = parent[parent[place]]
@@ -81,7 +81,7 @@ class Domains:
         """Constrains a place.
 
         Raises:
-            Clash: Its domain is constrained otherwise.
+            Clash: Its domain has another constraint.
         """
         if scope == ANYWHERE:
             return
@@ -126,7 +126,7 @@ class Domains:
         return True
 
     def roots(self) -> Iterator[int]:
-        """The place of every domain that stands for it, in order."""
+        """The place that represents each domain, in order."""
         return (place for place, parent in enumerate(self._parent) if place == parent)
 
     def fixing_of(self, place: int) -> Fixing | None:

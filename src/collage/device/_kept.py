@@ -1,4 +1,4 @@
-"""Annotations across passes that know nothing of them: what is replaced hands its annotation on, or it is told."""
+"""Carry device annotations through passes that do not know them; report annotations that are lost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def has_demands(model: ir.Model) -> bool:
 
 
 class KeptAnnotations:
-    """The annotations of a model, to be restored on what other passes made of it.
+    """The annotations of a model, to be restored on the model that other passes return.
 
     Args:
         model: The model; it is not kept.
@@ -70,7 +70,7 @@ class KeptAnnotations:
         return frozenset(name for kept in annotated for name in (kept.name, *kept.results))
 
     def restore(self, model: ir.Model) -> list[LostAnnotation]:
-        """Annotates what has taken the place of annotated nodes: what has their name, else what makes their results.
+        """Annotate the nodes that replaced annotated ones: those of equal name, else those that make their results.
 
         Args:
             model: The model that passes made; changed in place.

@@ -35,17 +35,17 @@ _PROJECTIONS = ("device", "target", "memory")
 class PartitionBySEScope(ModulePass):
     """Makes a function of every maximal convex region of one scope, in a model that ``PlanDevices`` planned.
 
-    A function's ``result_se_scope`` says where its results lie and for what it is to be compiled. It is a kernel
-    (``Primitive``, ``Compiler``) where the target names a toolchain; other functions stay open to further passes. What
-    ``MergeAndAnnotate`` matched becomes a function inside, with its ``Composite`` label. Copies, kernels that exist, what
+    A function's ``result_se_scope`` is the scope of its results, with the target to compile it for. It is a kernel
+    (``Primitive``, ``Compiler``) where the target names a toolchain; other functions stay open to further passes. A
+    match of ``MergeAndAnnotate`` becomes a function inside, with its ``Composite`` label. Copies, kernels that exist, what
     reads or makes sequences, and what takes an attribute from the function around it stay outside. Control flow, and calls
     of plain functions, are taken whole where all of it is in one scope; otherwise the bodies are partitioned. Doing it
     twice equals once.
 
     Args:
-        by: Which parts of the scope count: of ``device``, ``target``, ``memory``. The device always does, since a
+        by: Parts of the scope that count: of ``device``, ``target``, ``memory``. The device always does, since a
             function runs on one.
-        where: Which scopes become functions; all of them by default.
+        where: Scopes that become functions; all of them by default.
     """
 
     def __init__(

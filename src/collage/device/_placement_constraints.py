@@ -58,10 +58,10 @@ class Read:
     """A use of a value.
 
     Attributes:
-        value: What is read.
-        place: Where the reader wants it.
+        value: The value that is read.
+        place: The place from which the reader reads it.
         reader: The node that reads, or the graph of which it is an output.
-        index: Which input or output that is.
+        index: Index of the reader's input, or of the graph's output.
         graph: The graph in which the use stands.
         depth: Number of loops around it.
         flow: True if reader and value pull each other.
@@ -90,15 +90,15 @@ class PlacementConstraints:
     """The places of a model, with all hard constraints applied.
 
     Attributes:
-        devices: Which places share a device.
-        memories: Which places share a memory of it.
+        devices: Sets of places that share a device.
+        memories: Sets of places that share a memory of it.
         host: The place of the host's own data.
         of_value: Places of values; constants have none, they are in every place that reads them.
         of_node: Places of nodes; control flow and calls have none.
         reads: Every use of a value whose data are read.
         inputs: Inputs of the main graph, which lie wherever their readers are unless something demands otherwise.
         constants: Values that lie wherever they are read, with their graphs.
-        parents: For every body the node that holds it.
+        parents: The node that holds each body, by body.
         nodes: Every node that is planned, in order.
         copies: The explicit copies among them.
     """
@@ -402,7 +402,7 @@ class PlacementConstraints:
         return place
 
     def _fix(self, place: int, scope: SEScope, cause: str) -> None:
-        """Constrains device and memory; a target alone stands for the devices that are configured for it."""
+        """Constrain device and memory; a target alone means the devices that are configured for it."""
         try:
             device = self._device_of(scope)
         except TargetError as error:

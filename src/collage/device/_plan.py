@@ -1,4 +1,4 @@
-"""DevicePlan: where everything is, and why."""
+"""DevicePlan: the scopes of values and nodes, with the reasons."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class PlannedCopy:
     """A value that is read in another scope than it lies in.
 
     Attributes:
-        value: What is copied.
-        src: Where it lies.
-        dst: Where the copy lies.
+        value: The value that is copied.
+        src: Scope in which the value lies.
+        dst: Scope in which the copy lies.
         reads: The readers of the copy.
     """
 
@@ -57,26 +57,26 @@ def targets_for(node: ir.Node, menu: Iterable[Target]) -> tuple[Target, ...]:
 class DevicePlan:
     """Scopes for all nodes and values of a model, which is not changed.
 
-    Unification runs in steps, each of which leaves what those before it fixed:
+    Unification runs in steps. A step never changes a choice of an earlier step:
 
-    1. annotations, kernels, and what cannot differ (:class:`PlacementConstraints`);
+    1. annotations, kernels, and places that cannot differ (:class:`PlacementConstraints`);
     2. shape computations go to the host;
-    3. readers pull what they read, innermost loops first, in the order of the model;
+    3. readers pull their inputs, innermost loops first, in the order of the model;
     4. devices of which only the type is known take the id of a neighbour;
-    5. what is still free goes to the default scope; inputs of the model to where they are read;
+    5. places that are still free go to the default scope; inputs of the model go to the scope of their reader;
     6. memories, by the same rules, wherever devices agree.
 
     Attributes:
         model: The model.
         config: The devices.
-        places: What was unified.
+        places: The places, those that must agree unified.
     """
 
     def __init__(self, model: ir.Model, config: CompilationConfig) -> None:
         """Plans.
 
         Raises:
-            DeviceConflict: Demands contradict each other; says how they meet, and what would resolve it.
+            DeviceConflict: Demands contradict each other. The error holds the steps between them, and remedies.
             TargetError: A scope cannot be read, or is not configured.
         """
         self.model, self.config = model, config
@@ -293,7 +293,7 @@ class DevicePlan:
                 places.memories.try_unify(place, read.place, str(read))
 
     def _settled(self, root: int) -> SEScope:
-        """The device of a domain, with what is free filled in."""
+        """The device of a domain, with free fields filled in."""
         scope = self.places.devices.scope(root)
         return (self.config.default if scope.is_free else self.config.canonical(scope)).device
 

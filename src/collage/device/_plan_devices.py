@@ -41,13 +41,13 @@ class PlanDevices(ModulePass):
 
     Afterwards every node has a planned scope, every read happens where the reader is, and copies are explicit
     ``device_copy`` nodes: one for each value and destination, outside of loops. May run again, for example after
-    kernels were made: what was planned stays and is refined, copies are placed anew. Twice equals once.
+    kernels were made: planned scopes stay and are refined, copies are placed again. Twice equals once.
 
     Args:
-        devices: What there is: a configuration, or scopes, targets and device names, preferred ones first. None at
+        devices: Available devices: a configuration, or scopes, targets and device names, preferred ones first. None at
             all: any device that an annotation names.
-        default: Where unconstrained operators go; None is ``fallback_device`` of the context.
-        host: Where shapes are computed; None is the first CPU.
+        default: Scope of unconstrained operators; None is ``fallback_device`` of the context.
+        host: Scope of shape computations; None is the first CPU.
 
     Raises:
         TargetError: The configuration contradicts itself.
@@ -274,7 +274,7 @@ def _drop_if_needless(node: ir.Node) -> None:
 
 
 def _remove_planned_copies(model: ir.Model) -> dict[_CopyKey, str]:
-    """Undoes what an earlier run inserted; returns its reasons."""
+    """Remove the copies that an earlier run inserted; return their reasons."""
     reasons: dict[_CopyKey, str] = {}
     for graph in planned_graphs(model):
         for node in list(graph):

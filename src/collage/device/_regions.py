@@ -17,7 +17,7 @@ def convex_regions(graph: DataflowGraph, keys: Sequence[Hashable | None]) -> lis
 
     Args:
         graph: The dataflow graph.
-        keys: For every node its key; None keeps it out of all regions.
+        keys: Key of every node; None keeps it out of all regions.
 
     Returns:
         The regions, by first node.

@@ -1,4 +1,4 @@
-"""SEScope: where something is stored, and where and for what something is executed."""
+"""SEScope: the device and memory of a value, or the device and target of an operator."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class SEScope:
         device_type: ``cpu``, ``cuda``, or one that a toolchain registered. Follows from the target where that is given.
         virtual_device_id: Number of the device among those of that type. The runtime says what it stands for: a GPU,
             or a set of cores.
-        target: What code is compiled for.
-        memory_scope: Which memory of the device; the names are not interpreted.
+        target: The target that code is compiled for.
+        memory_scope: A memory of the device, by name; the names are not interpreted.
     """
 
     device_type: str | None = None
@@ -52,7 +52,7 @@ class SEScope:
 
     @classmethod
     def parse(cls, text: str) -> SEScope:
-        """Read what ``str`` of a scope gives; also a plain device (``cpu``, ``cuda:1``) and a target string.
+        """Parse the printed form of a scope; also a plain device (``cpu``, ``cuda:1``) and a target string.
 
         Raises:
             TargetError: The text is none of these, or its target is for another device.
@@ -90,7 +90,7 @@ class SEScope:
         return SEScope(self.device_type, self.virtual_device_id, None, self.memory_scope)
 
     def join(self, other: SEScope) -> SEScope | None:
-        """The scope with the constraints of both, or None where they contradict each other.
+        """The scope with the constraints of both, or None if they contradict each other.
 
         Of two targets one may refine the other (a toolchain for a device's plain target); then the finer one counts.
         """

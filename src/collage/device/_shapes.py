@@ -1,4 +1,4 @@
-"""Shape islands: the operators that only compute shapes, which run on the host with what they read and make.
+"""Shape islands: operators that only compute shapes. They run on the host, and so do their inputs and results.
 
 An island is grown in two directions: forward from what is a shape to begin with, and back from operands that the host
 reads. It ends where tensors become large. An annotated operator is never part of one.
@@ -65,7 +65,7 @@ class _Island:
                     self._take(node)
 
     def grow_back(self) -> None:
-        """From what the host reads, as long as what it is computed from is small."""
+        """Grow back from values that the host reads, as long as their operands are small."""
         waiting = [read.value for read in self._places.reads if read.place == self._places.host]
         seen: set[ir.Value] = set()
         while waiting:

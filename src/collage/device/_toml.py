@@ -69,11 +69,11 @@ class DeviceRequests:
     Attributes:
         devices: The scopes that are declared, by name.
         cores: The core set of each declared device that has one.
-        default: Where unconstrained operators go; None if that was left open.
-        host: Where shapes are computed; None if that was left open.
+        default: Scope of unconstrained operators; None if the plan leaves it open.
+        host: Scope of shape computations; None if the plan leaves it open.
         rules: For each section (``nodes``, ``operators``, ``values``, ``inputs``, ``outputs``) patterns and scopes; None
             is the host's.
-        source: What messages begin with: the file.
+        source: The file, with which messages begin.
     """
 
     devices: Mapping[str, SEScope] = field(default_factory=dict)

@@ -85,9 +85,9 @@ class NodeExplanation:
         name: Its name.
         index: Its index in the prepared model.
         op_type: Its type.
-        chosen: The kernel that runs it; None if the record does not tell.
+        chosen: The kernel that runs it; None if the record does not hold it.
         candidates: Every candidate that holds it, measured ones first, then by time.
-        refusals: By target, the reason why it is not taken at all.
+        refusals: Reason of a refusal, by target.
         labels: The operators of each candidate in a few words.
     """
 
@@ -116,18 +116,18 @@ class NodeExplanation:
 
 @dataclass(frozen=True, slots=True)
 class TargetExplanation:
-    """Everything that one target was offered, and what became of it.
+    """All candidates of one target, with their outcomes.
 
     Attributes:
         answer: Its answer about the whole model; None if it was not on the menu.
         target: The target.
-        counts: By status, the number of candidates for it.
+        counts: Number of its candidates, by status.
         chosen: Kernels of the returned plan on it.
         wrong: Candidates that failed, or computed wrongly.
         refused: Candidates that it refused.
         chances: The candidates that came nearest to being chosen, the nearest first.
-        why_not: One sentence: the reason why it runs nothing, or what it runs.
-        labels: By operators, a few words for them.
+        why_not: One sentence: the operators that it runs, or the reason why it runs nothing.
+        labels: A short text for sets of operators, by operators.
     """
 
     answer: TargetAnswer | None

@@ -45,7 +45,7 @@ _WHY_STOPPED = {
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """An explanation of a compiled model: what runs it, what lost, and what was not tried.
+    """An explanation of a compiled model: its kernels, the candidates that lost, and those that were not tried.
 
     Attributes:
         plan: Name of the returned plan.
@@ -54,10 +54,10 @@ class Explanation:
         borders: The borders between them.
         lost: The other plans of the comparison.
         targets: The answers of the targets about the whole model.
-        counts: By status, the number of candidates, those that the record has no room for included.
+        counts: Number of candidates by status, with those that the record has no room for.
         why_not_measured: One sentence about the candidates that were not measured.
-        notes: Sentences on candidates that were left out before the search, and on what the record does not tell.
-        record: The record that all of it comes from.
+        notes: Sentences about candidates that were left out before the search, and about facts that the record lacks.
+        record: The record that the explanation is made from.
     """
 
     plan: str
@@ -101,7 +101,7 @@ class Explanation:
         )
 
     def node(self, name: str, against: str | None = None) -> NodeExplanation:
-        """Return every candidate with an operator, and what became of each.
+        """Return every candidate that holds an operator, with its outcome.
 
         Args:
             name: Its name in the prepared model, a part of it that no other name has, or ``#`` and its index.
@@ -128,7 +128,7 @@ class Explanation:
         )
 
     def target(self, name: str) -> tuple[TargetExplanation, ...]:
-        """Return what targets were offered, took, got wrong, and would have to cost to be chosen.
+        """Return for each target the candidates that it took or got wrong, and the cost at which it would be chosen.
 
         Args:
             name: A target as printed, its short form, or the name of its toolchain, which may have several targets.
@@ -322,7 +322,7 @@ def _nearest(record: TriedRecord, chances: Iterable[TriedKernel]) -> str:
 
 
 def _most_hopeful(record: TriedRecord, chances: Iterable[TriedKernel]) -> str:
-    """Return what the most hopeful candidate that was not measured promised; empty if none promised a gain."""
+    """Return the expected gain of the best candidate that was not measured; empty if none promised a gain."""
     gains = [
         (row.limit_us - row.time_us, row) for row in chances if row.limit_us and row.time_us and not row.is_measured
     ]

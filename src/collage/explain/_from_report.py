@@ -1,4 +1,4 @@
-"""The record of artefacts that were made before records were kept: what their report tells.
+"""The record of artefacts that were made before records were kept, rebuilt from their report.
 
 A report may hold anything, so what is not of the expected type counts as not known.
 """
@@ -25,7 +25,7 @@ _ENDS = {"ok": KernelStatus.MEASURED, "wrong": KernelStatus.WRONG, "unsupported"
 
 
 def record_of_report(report: Mapping[str, Any], kernels: Sequence[tuple[str, str]]) -> TriedRecord:
-    """Return a record with what a report tells.
+    """Return a record with the facts that a report holds.
 
     Args:
         report: The report of an artefact.
@@ -84,7 +84,7 @@ def _answer(told: Mapping[str, Any]) -> TargetAnswer:
 
 
 def _types(operators: str, count: int) -> list[str]:
-    """Return the types of a kernel's operators, as far as a few words tell."""
+    """Return the types of a kernel's operators, as far as a short text names them."""
     named = operators.split(", ") if operators else []
     if len(named) == count:
         return named

@@ -50,7 +50,7 @@ _MOST_LISTED = 20_000
 """Kernels, borders, plans, targets and notes of a record, and reasons of a target."""
 _MOST_VALUES = 8
 _SMALLEST, _LARGEST = 1e-9, 1e15
-"""Of numbers, so that no ratio of two is beyond what a float holds. Smaller ones count as zero."""
+"""Bounds of numbers, so that the ratio of any two fits a float. Smaller ones count as zero."""
 
 
 def write_record(record: TriedRecord, folder: Path) -> None:
@@ -92,7 +92,7 @@ def trimmed(record: TriedRecord, room: int = _TABLE_BYTES) -> TriedRecord:
 
 
 def as_json(record: TriedRecord) -> dict[str, Any]:
-    """Return a record as JSON values, trimmed to what there is room for."""
+    """Return a record as JSON values, trimmed to the size limit."""
     record, texts = trimmed(record), _Texts()
     names = [_short(name) for name in record.names]
     return {
@@ -152,7 +152,7 @@ def as_json(record: TriedRecord) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> TriedRecord:
-    """Read what ``as_json`` wrote.
+    """Parse the output of ``as_json``.
 
     Raises:
         ValueError: A number, text or list is out of bounds, or the schema is not known.
@@ -231,7 +231,7 @@ def _row(kernel: TriedKernel, texts: _Texts) -> list[Any]:
 
 
 class _Reader:
-    """Reads what refers to the operators and the table of texts of one record."""
+    """Reads fields that refer to the operators and to the table of texts of one record."""
 
     def __init__(self, texts: Sequence[str], count: int) -> None:
         self._texts = texts

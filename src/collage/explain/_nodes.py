@@ -47,7 +47,7 @@ class NodeRanges:
 
     @classmethod
     def parse(cls, text: str, count: int) -> NodeRanges:
-        """Read what ``str`` prints, such as ``0-26,30``.
+        """Parse the printed form, such as ``0-26,30``.
 
         Args:
             text: The ranges.

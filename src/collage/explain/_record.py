@@ -1,4 +1,4 @@
-"""The record of what was tried: every kernel that a compilation looked at, and what became of it."""
+"""The record of what was tried: every kernel that a compilation looked at, with its outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class KernelStatus(StrEnum):
     PREDICTED = "predicted only"
     """Neither built nor timed: its expected time promised no gain, or the search ended before."""
     REFUSED = "refused"
-    """The toolchain says that it does not take it."""
+    """The toolchain refuses it without building it."""
     FAILED = "failed"
     """The toolchain took it, and did not build it, crashed, or was stopped."""
     WRONG = "wrong"
@@ -77,9 +77,10 @@ class ChosenKernel:
     Attributes:
         name: Its name in the executable.
         kernel: The candidate that it is.
-        launch_us: What the kernel costs beyond its own time in a chain of kernels; 0 if it runs alone.
+        launch_us: Cost in µs of the kernel beyond its own time in a chain of kernels; 0 if it runs alone.
         device: The device that it runs on, if devices were planned.
-        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is
+            in none.
     """
 
     name: str
@@ -91,7 +92,7 @@ class ChosenKernel:
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """A border between two kernels of the returned plan, of which one reads what the other makes.
+    """A border between two kernels of the returned plan: the second reads values of the first.
 
     Attributes:
         before: Name of the kernel that makes the values.
@@ -103,7 +104,7 @@ class Border:
         joined_target: The target on which both kernels together, as one, are cheapest; empty if no target takes that.
         joined_us: The time of that kernel.
         joined_is_measured: True if that time is a measurement.
-        saves_us: What the border saves: the joined time less both kernels and the border's cost. Negative if the plan
+        saves_us: Gain from the border, in µs: joined time less both kernels and the border's cost. Negative if the plan
             would be predicted to be faster without the border.
     """
 
@@ -158,8 +159,8 @@ class TargetAnswer:
         reason: The reason why it is not available, or does not take or rightly compute the whole model.
         build: Build of the toolchain, as timings are filed.
         whole: The status of the whole model on it; None if it was not tried.
-        whole_us: Time of the whole model, measured by itself.
-        takes: Operators that it takes, as far as it was asked.
+        whole_us: Time of the whole model on this target alone.
+        takes: Operators that it takes, as far as this was tested.
         refuses: Operators that it refuses, by reason.
     """
 
@@ -187,8 +188,8 @@ class TriedRecord:
         plans: All plans that were built for the final comparison.
         targets: The answers of the targets of the menu, in its order.
         tried: Candidate kernels, the most interesting ones first.
-        dropped: By status, the number of candidates that the record has no room for.
-        stopped_by: What ended the search, see ``SearchResult``; ``not started`` if there was nothing to search.
+        dropped: Number of candidates that the record has no room for, by status.
+        stopped_by: The reason why the search ended, see ``SearchResult``; ``not started`` if there was nothing to search.
         min_gain: The share that a plan had to promise to be worth measuring.
         notes: Sentences about candidates that were left out before the search.
     """

@@ -27,7 +27,7 @@ _WIDEST = 60
 
 
 def printable(text: str) -> str:
-    """Return text without what would command the terminal."""
+    """Return text without control characters for the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 

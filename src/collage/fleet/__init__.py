@@ -1,7 +1,7 @@
 """Fleets: many models compiled on many machines, by Ray, with one database.
 
-Ray places tasks on nodes and notices lost ones. PostgreSQL shares timings, and holds the state of every task. What is here
-joins the two: the same command always continues where the last one ended.
+Ray places tasks on nodes and notices lost ones. PostgreSQL shares timings, and holds the state of every task. This
+package joins the two: the same command always continues where the last one ended.
 
 Names are imported on first use: the command line comes up fast, and only the driver needs Ray.
 """

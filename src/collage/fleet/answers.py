@@ -1,4 +1,4 @@
-"""Answers of nodes: anything may come over the wire, and only this form goes on from here."""
+"""Answers of nodes. Data from the network is checked here, and only this form is used afterwards."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Answer:
 
 
 def read_answer(found: Any) -> Answer:
-    """Return what a node sent as an answer: a failure if it is none."""
+    """Parse the reply of a node; a malformed reply becomes a failure."""
     if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         return Answer("failed", reason=f"the node sent a {type(found).__name__}, which is not an answer")
     node, host, reason = (_text(found.get(name)) for name in ("node", "host", "reason"))

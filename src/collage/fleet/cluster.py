@@ -123,9 +123,9 @@ def nodes(ray: Any) -> list[Node]:
 def token_environment(address: str) -> dict[str, str]:
     """Return the variable that has Ray send the token of this user, if there is one and the cluster wants it.
 
-    Ray makes a token where it starts a cluster, and refuses callers and nodes without it. By itself it sends the token only to a
-    cluster that it finds on this machine. What sends a token also wants one: nodes of an open cluster could not answer it. So the
-    head is asked first. Its server for clients ignores the token if the cluster is open.
+    Ray makes a token where it starts a cluster, and refuses callers and nodes without it. By itself it sends the token
+    only to a cluster that it finds on this machine. A client with a token also demands one, so nodes of an open cluster
+    could not answer it. So the head is asked first. Its server for clients ignores the token if the cluster is open.
     """
     if not _token_place() or os.environ.get("RAY_AUTH_MODE"):
         return {}
@@ -153,7 +153,7 @@ def _token_place() -> str | None:
 
 
 def _token_hint(address: str, error: Exception) -> str:
-    """Return what to do about the token. Ray says only that it cannot connect if a cluster refuses it."""
+    """Return advice about the token for a message. If a cluster refuses it, Ray only reports that it cannot connect."""
     if address == LOCAL or type(error) is not ConnectionError:
         return ""
     place = _token_place()
@@ -163,5 +163,5 @@ def _token_hint(address: str, error: Exception) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error of Ray says, which may be long, in a few words."""
+    """Return a short form of an error of Ray, which may be long."""
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,4 +1,4 @@
-"""The driver: hands tasks to Ray, and keeps what comes back. It runs in a process of its own.
+"""The driver: hands tasks to Ray, and keeps the results. It runs in a process of its own.
 
 Everything that must not be lost is in the database and in the output folder. So the driver may die at any moment, as Ray's
 own code has it do when the head is gone: its supervisor starts another one.
@@ -35,7 +35,7 @@ _LOOK_S = 1.0
 _GRACE_S = 60.0
 """Seconds that starting a task may take besides its own limit."""
 _FINAL_CODES = frozenset((2, 3, 4, 5))
-"""Exit codes by which the command says that the model or the options are at fault: a second node has the last word."""
+"""Exit codes for faults of the model or the options. A second node tries such a task once more."""
 
 
 @dataclass(slots=True)
@@ -60,8 +60,8 @@ class _Queue:
     Attributes:
         waiting: Tasks that are to be handed out.
         flying: Number of those under way.
-        refused: Nodes that are not what they say.
-        is_missed: True if it was said that there is no such node.
+        refused: Nodes whose hardware differs from their stated type.
+        is_missed: True if a message said that there is no such node.
     """
 
     waiting: deque[Work] = field(default_factory=deque)
@@ -74,10 +74,10 @@ class Driver:
     """Hands out tasks until all are settled.
 
     Args:
-        order: What to do.
+        order: The tasks, and the limits that they run under.
         store: The states of the tasks.
         ray: The module, connected.
-        tell: Told each event, as JSON values.
+        tell: Called with each event, as JSON values.
         function: The work of a node.
     """
 
@@ -185,7 +185,7 @@ class Driver:
         queue.flying += 1
 
     def _collect(self) -> None:
-        """Take what has come back."""
+        """Take the results that have arrived."""
         if not self._flights:
             time.sleep(_LOOK_S / 4)
             return

@@ -69,7 +69,7 @@ def read_fleet(path: Path) -> Fleet:
     """Read the file of a fleet.
 
     Raises:
-        UsageError: It cannot be read, or says something that makes no sense.
+        UsageError: It cannot be read, or its content is not valid.
     """
     data = _read(path)
     if unknown := sorted(set(data) - {"compile", "machines"}):
@@ -94,7 +94,7 @@ def check_options(options: Any, where: str) -> dict[str, Any]:
         name = str(name).replace("_", "-")
         values = value if isinstance(value, list) else [value]
         if name in _NOT_SENT:
-            raise UsageError(f"{where}: {name} means something on this machine only, and is not sent to another")
+            raise UsageError(f"{where}: {name} is an option for this machine only; remove it")
         if not all(isinstance(each, _PLAIN) for each in values):
             raise UsageError(f"{where}: {name} is neither a plain value nor a list of them")
         checked[name] = value

@@ -1,4 +1,4 @@
-"""Models on their way to other machines: their files, and what must come back."""
+"""Models that are sent to other machines: their files, and the digest and interface that a returned artefact must have."""
 
 from __future__ import annotations
 

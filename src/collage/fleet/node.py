@@ -34,7 +34,7 @@ _OPTIONS = "options.toml"
 
 
 def describe_here() -> dict[str, Any]:
-    """Return what this node says of itself."""
+    """Return this node's description of itself: types and fingerprint."""
     machine = this_machine()
     return {
         "fingerprint": machine.fingerprint,
@@ -102,7 +102,7 @@ def _compiled(files: dict[str, bytes], job: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _run(folder: Path, model: str, db: str, limit_s: float) -> tuple[int | None, str]:
-    """Run the command; return its exit code, None if it took too long, and the end of what it said."""
+    """Run the command; return its exit code, None if it took too long, and the end of its output."""
     # Not "--db": other users may read a command line, and a URL may hold a password.
     environment = {**os.environ, "COLLAGE_DB": db}
     words = [

@@ -1,4 +1,4 @@
-"""Orders: what a driver is told to do, as JSON on its standard input."""
+"""Orders: the tasks and limits of a driver, as JSON on its standard input."""
 
 from __future__ import annotations
 

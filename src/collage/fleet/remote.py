@@ -47,23 +47,23 @@ def compile_on(
 ) -> Kept:
     """Compile a model on a node of a type. Nodes that are not of it are refused, and of lost nodes the next one takes over.
 
-    A database on a server is used by the node itself. If it is a file here, the timings of this type are sent along, and new ones
-    come back.
+    A database on a server is used by the node itself. If it is a file here, the timings of this type are sent along,
+    and new ones come back.
 
     Args:
         path: An ONNX file, which is read through the front door here first.
         machine: The type of machine, with the options.
-        output: Where the artefact is written: a name that ends with ``.zip``.
+        output: Path of the artefact, which ends with ``.zip``.
         address: See ``collage.fleet.cluster.join``.
         db: The database; None is the user's own.
         limit_s: Seconds that it may take.
         patience_s: Seconds to wait for a node.
-        say: Told what happens.
+        say: Called with each line of progress.
 
     Raises:
         UsageError: Options make no sense.
         ModelError: The model is not valid, or not safe.
-        ArtefactError: What came back is not the artefact of this model.
+        ArtefactError: The node did not return an artefact of this model.
         CollageError: It could not be compiled there.
     """
     if output.suffix != ".zip":
@@ -93,7 +93,7 @@ def compile_on(
 
 
 def describe_nodes(address: str, machines: list[str]) -> list[dict[str, Any]]:
-    """Return what each node of a cluster says of itself: its types, and its fingerprint."""
+    """Return the description of each node of a cluster: its types, and its fingerprint."""
     with join(address, machines) as ray:
         remote = ray.remote(num_cpus=0, max_retries=0)(describe_here)
         types: dict[str, list[str]] = {}
@@ -142,7 +142,7 @@ def _sent(
     patience_s: float,
     say: Callable[[str], None],
 ) -> Answer:
-    """Send a job to nodes of its type until one does it, or says why it cannot."""
+    """Send a job to nodes of its type until one finishes it or reports a failure."""
     errors = ray.exceptions
     lost = 0
     remote = ray.remote(num_cpus=0, max_retries=0)(compile_here)

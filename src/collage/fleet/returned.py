@@ -28,7 +28,7 @@ class Kept:
     Attributes:
         digest: SHA-256 of its file.
         time_us: Median latency, if it was measured.
-        gain: Speed-up over what the user had, if it was measured.
+        gain: Speed-up over the original model on ONNX Runtime, if it was measured.
         versions: The version of Collage, and the build of each toolchain that it uses.
     """
 
@@ -39,7 +39,7 @@ class Kept:
 
 
 def most_bytes(model: ModelFiles) -> int:
-    """Return the size that an artefact of a model may have: kernels pack weights of their own, and no more than a few times."""
+    """Return the largest size of an artefact of a model. Kernels hold packed copies of their weights, but only a few."""
     return _ROOM_BYTES + _TIMES * model.bytes
 
 
@@ -59,7 +59,7 @@ def keep(artefact: bytes, model: ModelFiles, machine: MachineType, path: Path) -
         artefact: A zip.
         model: The model that it must be of.
         machine: The type of machine that it must be made on.
-        path: Where to.
+        path: Path to write the artefact to.
 
     Raises:
         ArtefactError: It is damaged, too large, or of another model or machine.

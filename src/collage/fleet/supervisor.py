@@ -49,15 +49,15 @@ def compile_fleet(
     """Compile each model for each type of machine of a fleet; tasks that are settled stay as they are.
 
     Args:
-        models: ONNX files. Of files of one name, the names of their folders tell one from the other.
+        models: ONNX files. Files of equal name are told apart by the names of their folders.
         fleet: The types of machines.
-        folder: Where artefacts are written: ``MODEL/MACHINE.collage.zip``.
+        folder: Folder of the artefacts, which are called ``MODEL/MACHINE.collage.zip``.
         address: See ``collage.fleet.cluster.join``.
         db: The database; None is the user's own. Machines other than this one need PostgreSQL.
         tries: Number of tries that may fail for one task.
         limit_s: Seconds that one try may take.
         patience_s: Seconds without any progress, such as without a node, after which the command ends.
-        say: Told what happens, a line at a time.
+        say: Called with each line of progress.
 
     Returns:
         All tasks of the command, settled.
@@ -199,7 +199,7 @@ def _drive(order: Order, say: Say, counted: dict[str, int]) -> tuple[int, Mappin
 
 
 def _event(line: bytes) -> dict[str, Any]:
-    """Return what a driver told; libraries print to the same pipe what they like."""
+    """Return an event that a driver printed; None for other lines, which libraries print to the same pipe."""
     try:
         event = json.loads(line)
     except ValueError:

@@ -66,7 +66,7 @@ class Task:
         artefact: SHA-256 of the artefact's file; empty if there is none.
         file: The artefact's file, relative to the folder.
         time_us: Median latency.
-        gain: Speed-up over what the user had.
+        gain: Speed-up over the original model on ONNX Runtime.
         versions: The version of Collage, and the build of each toolchain that the artefact uses.
         took_s: Seconds of the try that succeeded.
         changed_at_s: The time of the last change, in seconds since 1970.

@@ -39,7 +39,7 @@ class Budgets:
         nesting: Depth of control-flow bodies within each other, after functions are expanded.
         weight_bytes: All constants together.
         value_bytes: Any single value whose shape is known, weights included.
-        dense_bytes: Sparse constants together, once they are dense; they are built in memory, whatever the size of the file.
+        dense_bytes: Bytes of all sparse constants as dense arrays. They are built in memory, however small the file is.
         inner_bytes: Constants of control-flow bodies in external files, which are loaded rather than mapped.
         name_bytes: Any single name, of a symbolic dimension too.
         text_bytes: Long strings of a large file: names, documentation, metadata, unknown fields.
@@ -87,7 +87,7 @@ def check_budgets(model: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]
 def check_inferred_shapes(proto: onnx.ModelProto, budgets: Budgets) -> None:
     """Refuse a model that would compute a value too large for any machine, as far as shapes are known.
 
-    By what it claims itself, and by what follows without these claims. It is changed: they are forgotten.
+    Checked twice: with the claims of the model itself, and with inferred shapes alone. It is changed: its claims are removed.
 
     Raises:
         ModelError: Names the value; or it takes too much to find the shapes out.

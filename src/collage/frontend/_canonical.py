@@ -1,7 +1,7 @@
-"""The canonical form: one way to write what ONNX lets exporters write in several.
+"""The canonical form: one spelling where ONNX permits several.
 
-Toolchains differ most in what they make of unusual spellings (one of them crashes on an explicit empty third input of
-LayerNormalization), so models are brought to one spelling before any of them looks.
+Toolchains differ most in how they treat unusual spellings. One crashes on an explicit empty third input of
+LayerNormalization. So models are brought to one spelling first.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def inline_functions(model: ir.Model) -> None:
 class _Inliner(common.InlinePass):
     """The inliner of ONNX IR, which at every call tries names from the first on until one is free.
 
-    That is quadratic in the calls of a function. Here a function takes other names before each of its calls.
+    The search for free names is quadratic in the calls of a function. Here a function takes other names before each call.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ def forget_sharding(model: ir.Model) -> None:
 
 
 def forget_nameless_dims(model: ir.Model) -> None:
-    """Take dimensions of -1, and those called "", "?" or the like, for what their exporter meant: unknown.
+    """Replace dimensions of -1, and those called "", "?" or similar, by unknown ones, as their exporter meant.
 
     Two dimensions of one such name need not be of one length.
     """
@@ -233,7 +233,7 @@ def _same_pads(node: ir.Node) -> list[int]:
 
 
 def remove_unused(model: ir.Model) -> None:
-    """Drop what no output depends on: nodes, initializers, trailing empty inputs and outputs, opset imports."""
+    """Drop unused parts: nodes, initializers, trailing empty inputs and outputs, opset imports."""
     common.RemoveUnusedNodesPass()(model)
     for graph in model.graphs():
         for name, value in list(graph.initializers.items()):
@@ -263,7 +263,7 @@ def name_everything(model: ir.Model) -> None:
 
 
 class _Names:
-    """A supply of names, each given out once."""
+    """A supply of unique names."""
 
     def __init__(self, taken: Iterator[str | None] | tuple[()]) -> None:
         self._taken = {name for name in taken if name}

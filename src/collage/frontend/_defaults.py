@@ -36,7 +36,7 @@ _MOST_RANK = 32
 def take_defaults(model: ir.Model) -> dict[str, str]:
     """Make inputs that have a default ordinary inputs, and return the defaults by name, as text.
 
-    Where all defaults together exceed 64 KiB, and in old IR versions, they stay what they are: constants.
+    If all defaults together exceed 64 KiB, and in old IR versions, they stay constants.
 
     Args:
         model: A model as it was read; it is changed.

@@ -19,7 +19,7 @@ _PATH = re.compile(r"(?<![\w./\\-])(?:/[^\s/:'\"]+){2,}|(?<!\w)[A-Za-z]:[\\/]|\\
 def drop_exporter_paths(model: ir.Model) -> None:
     """Drop notes of nodes, values and graphs that hold an absolute path, in place.
 
-    What describes the model as a whole is the user's own, and stays.
+    Notes about the model as a whole are the user's own, and stay.
     """
     for noted in _noted(model):
         if noted.doc_string and _PATH.search(noted.doc_string):

@@ -53,7 +53,7 @@ def evaluate(dim: str, value_of: _Values) -> int | None:
 
 
 def length_of_symbol(dim: str, length: int) -> tuple[str, int] | None:
-    """Return the symbol of a linear expression and its length where the expression has this one; None if there is none."""
+    """Return the symbol of a linear expression, and its length at which the expression is ``length``; None if there is none."""
     names = symbols_of(dim)
     if len(names) != 1 or (parsed := _parsed(dim)) is None:
         return None
@@ -68,7 +68,7 @@ def length_of_symbol(dim: str, length: int) -> tuple[str, int] | None:
 
 
 def substituted(dim: str, lengths: Mapping[str, int]) -> int | str:
-    """Return what is left of a dimension where some symbols have lengths: a length, or an expression of the others.
+    """Return a dimension with some symbols replaced by lengths: a length, or an expression of the other symbols.
 
     An expression whose symbols are all known, and which has no length with these, stays.
     """

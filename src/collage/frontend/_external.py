@@ -50,7 +50,7 @@ class CheckedTensor(MappedTensor):
         return b"".join(self._pieces())
 
     def tofile(self, file: BinaryIO) -> None:
-        """Write the bytes of the tensor to a file, piece by piece: what is mapped would stay in memory."""
+        """Write the bytes of the tensor to a file, piece by piece, since mapped pages would stay in memory."""
         for piece in self._pieces():
             file.write(piece)
 
@@ -99,7 +99,7 @@ def pin(model: ir.Model, files: Mapping[str, CheckedFile]) -> None:
 
 
 def check_external_tensors(model: ir.Model) -> None:
-    """Check and bind those of a model in memory, each of whose external tensors knows its own folder."""
+    """Check and bind the external tensors of a model in memory. Each tensor holds its own folder."""
 
     def check(tensor: ir.ExternalTensor, _: bool) -> ir.TensorProtocol:
         if isinstance(tensor, CheckedTensor):

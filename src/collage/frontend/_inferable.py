@@ -1,4 +1,4 @@
-"""Operators of which ONNX's shape inference knows nothing, put in terms that it knows."""
+"""Operators that ONNX's shape inference does not know, replaced by operators that it knows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collage.frontend.contrib_ops import is_contributed, opset_to_write_in, stan
 __all__ = ["inferable"]
 
 _LIKE_FIRST = frozenset(("GroupNormalization", "MeanVarianceNormalization"))
-"""Operators with one output, of their first input's type and shape, that ONNX's inference knows nothing of."""
+"""Operators that ONNX's inference does not know. Their only output has the type and shape of the first input."""
 
 
 def inferable(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -21,7 +21,7 @@ FLOATS: tuple[Floats, ...] = ("normal", "fractions", "above one")
 """Kinds of made-up floating-point inputs, the usual one first: normally distributed, between 0 and 1, between 1 and 2."""
 
 RANKS = (1, 2, 3, 4)
-"""Ranks to try for inputs of which nothing says the rank, and which cannot be scalars."""
+"""Ranks to try for inputs whose rank the model does not state, and which cannot be scalars."""
 
 _LENGTH_OF_ANY_AXIS = 4
 """Length of all axes of an input whose rank is tried."""
@@ -57,19 +57,19 @@ def make_inputs(
 ) -> dict[str, Any]:
     """Make random but plausible inputs, the same for the same seed.
 
-    Floating-point inputs are normally distributed, unless another kind is asked for: there are models that make nothing but
-    NaN of these, such as one that takes an image's logarithm. Integers that reach an index of Gather and its relatives lie
-    inside what they index, as long as it is with these dimensions; other integers lie in [0, 8), images of bytes in [0, 256).
-    Inputs called a mask are ones. Integers that are used as a shape, as sizes or as lengths of sequences are such as change
-    nothing, or ones. Booleans are true. Inputs that have a default
-    are that, where it is of the right shape. A sequence is a list of three tensors, and an optional is there.
+    Floating-point inputs are normally distributed, unless another kind is asked for: some models return only NaN for
+    these, such as one that takes the logarithm of an image. Integers that reach an index of Gather and its relatives
+    lie inside what they index, as long as it is with these dimensions; other integers lie in [0, 8), images of bytes in
+    [0, 256). Inputs called a mask are ones. Integers that are used as a shape, as sizes or as lengths of sequences are
+    such as change nothing, or ones. Booleans are true. Inputs that have a default are that, where it is of the right
+    shape. A sequence is a list of three tensors, and an optional is there.
 
     Args:
         model: A model whose shapes are inferred, so that the sizes of tables are known.
-        seed: Of the random numbers.
+        seed: Seed of the random numbers.
         dims: Values of symbolic dimensions; see ``bind_dims``.
-        floats: What floating-point inputs are, see ``FLOATS``.
-        rank: That of inputs of which nothing says the rank; a scalar's if None.
+        floats: Kind of floating-point inputs, see ``FLOATS``.
+        rank: Rank of inputs whose rank the model does not state; None makes them scalars.
 
     Returns:
         Input name to array, or to a list of arrays.
@@ -130,7 +130,7 @@ def _make_tensor(
 
 
 def _as_sizes(value: ir.Value, shape: tuple[int, ...], lengths: Mapping[str, int]) -> list[int] | None:
-    """Return what an input is that a Reshape or a Resize takes as it is, and that every tensor allows; None for others."""
+    """Return a value, valid for every tensor, for an input that is a Reshape's shape or a Resize's sizes; None for others."""
     if len(shape) != 1:
         return None
     for node, position in value.uses():
@@ -152,7 +152,7 @@ def _floats(kind: Floats, shape: tuple[int, ...], random: np.random.Generator) -
 def integer_range(
     value: ir.Value, dtype: ir.DataType, lengths: Mapping[str, int]
 ) -> tuple[int, int] | tuple[None, None]:
-    """Return the half-open range that an integer input must lie in by what it is used for; None twice if it may be any."""
+    """Return the half-open range of an integer input that follows from its uses; None twice if it may be any."""
     limits = set(_limits(value, lengths))
     if not limits:
         return None, None
@@ -203,6 +203,6 @@ def _limit(node: ir.Node, position: int, lengths: Mapping[str, int]) -> tuple[in
 
 
 def _sizes(value: ir.Value | None, lengths: Mapping[str, int]) -> list[int]:
-    """The sizes of what is indexed; 1 for those that are unknown, so that 0 is the index."""
+    """The sizes of the indexed axes; 1 for those that are unknown, so that 0 is the index."""
     shape = value.const_value.shape if value is not None and value.const_value is not None else value and value.shape
     return [dim if isinstance(dim, int) else lengths.get(str(dim.value), 1) for dim in shape or ()]

@@ -26,7 +26,7 @@ _REPRESENTATIVE = (
 """Lengths of dimensions by patterns of their names. The first match counts. Other names, such as a batch, are 1."""
 
 _MOST_EXTRA = 64
-"""By how much a symbol may be longer than usual, for expressions of it to be lengths."""
+"""Most steps by which a symbol is lengthened so that expressions of it become lengths."""
 
 _MATRIX_RANK = 2
 _IMAGE_RANK = 4
@@ -40,7 +40,7 @@ class TensorSpec:
     Attributes:
         name: Its name.
         dtype: Element type; UNDEFINED if the model does not say.
-        shape: Dimensions: a number, a symbol, or None where the model does not say; None if the rank is unknown.
+        shape: Dimensions: a number, a symbol, or None if the model does not say; None if the rank is unknown.
         kind: Its type if it is not a tensor, such as ``seq(tensor(float))``.
         default: Shape of the tensor that stands in for an input that is not given; None if the input must be given.
     """
@@ -71,18 +71,18 @@ def describe_outputs(model: ir.Model) -> tuple[TensorSpec, ...]:
 def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[str, tuple[int, ...]]:
     """Give every input a concrete, representative shape.
 
-    A symbol takes its value from ``dims``; an anonymous dimension is called ``input[axis]`` there. What ``dims`` leaves
-    open has the length that it has in the default of an input. Other lengths are chosen by name: lengths of sequences, nodes,
-    edges and points are 128, heights and widths 224, lengths of the past 0, and everything else, batches above all, 1.
-    Anonymous spatial dimensions of a rank-4 input, [N, C, H, W], are 224. Expressions of symbols, as exporters write them
-    (``past + seq``, ``s0 - 1``), follow from their parts.
+    A symbol takes its value from ``dims``; an anonymous dimension is called ``input[axis]`` there. A dimension that is
+    not in ``dims`` has the length that it has in the default of an input. Other lengths are chosen by name: lengths of
+    sequences, nodes, edges and points are 128, heights and widths 224, lengths of the past 0, and everything else,
+    batches above all, 1. Anonymous spatial dimensions of a rank-4 input, [N, C, H, W], are 224. Expressions of symbols,
+    as exporters write them (``past + seq``, ``s0 - 1``), follow from their parts.
 
     Args:
         model: Any model.
         dims: Values of some dimensions.
 
     Returns:
-        Input name to shape. That of an input of unknown rank is the one of its default, or what the first operator takes.
+        Input name to shape. An input of unknown rank has the shape of its default, or one that its first operator takes.
 
     Raises:
         UsageError: ``dims`` names a dimension that the model does not have, or a negative value.

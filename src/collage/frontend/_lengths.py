@@ -21,11 +21,11 @@ _FROM_NOTHING = 3
 
 
 def fix_lengths(model: ir.Model, lengths: Mapping[str, int]) -> ir.Model:
-    """Give symbolic dimensions one length for good: what depends on them can be computed ahead, by every toolchain.
+    """Fix symbolic dimensions to one length, so that every toolchain can compute dependent values ahead.
 
     Args:
         model: Any model; it is changed.
-        lengths: By symbol, or as ``input[axis]`` where a dimension of an input has no name.
+        lengths: Lengths by symbol, or by ``input[axis]`` if a dimension of an input has no name.
 
     Returns:
         The model, that takes no other lengths.
@@ -52,7 +52,7 @@ def fix_lengths(model: ir.Model, lengths: Mapping[str, int]) -> ir.Model:
 
 
 def _fixed(dim: int | ir.SymbolicDim, lengths: Mapping[str, int], place: str = "") -> int | str | None:
-    """Return what is left of a dimension: a length, a symbol, or an expression of what is open; None is to be inferred."""
+    """Return the dimension with known lengths filled in: a length, symbol or expression; None is to be inferred."""
     name = dim if isinstance(dim, int) else dim.value
     if isinstance(name, int):
         return name
@@ -71,10 +71,10 @@ def other_lengths(model: ir.Model, inputs: Mapping[str, Array], *, longer: bool 
     Args:
         model: Any model.
         inputs: One value per input, by name.
-        longer: True if dimensions may grow: what is 1 becomes 2, what is 0 becomes 3.
+        longer: True if dimensions may grow: 1 becomes 2, and 0 becomes 3.
 
     Yields:
-        Values of dimensions, for ``bind_dims``, but for ``single_lengths``; nothing where all are fixed.
+        Values of dimensions, for ``bind_dims``, but for ``single_lengths``; nothing if all are fixed.
     """
     lengths = lengths_of(model, inputs)
     tried = [lengths, single_lengths(model, inputs)]
@@ -89,7 +89,7 @@ def other_lengths(model: ir.Model, inputs: Mapping[str, Array], *, longer: bool 
 
 
 def single_lengths(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, int] | None:
-    """All symbolic dimensions at 1, where tensors are broadcast in other ways; None where none is longer than that."""
+    """All symbolic dimensions at 1, where tensors are broadcast in other ways; None if none is longer than that."""
     lengths = lengths_of(model, inputs)
     single = {name: min(length, 1) for name, length in lengths.items()}
     return single if single != lengths else None
@@ -112,9 +112,9 @@ def lengths_of(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, int]:
 
 
 def free_dimensions(model: ir.Model, dims: Collection[str], given: Collection[str]) -> dict[str, int]:
-    """Return the dimensions of made-up inputs whose lengths the user may say, with the lengths that they have otherwise.
+    """Return the dimensions of made-up inputs whose lengths the user may give, with their default lengths.
 
-    Those without a name are called ``input[axis]``. Expressions of several symbols are left out: they follow.
+    Dimensions without a name are called ``input[axis]``. Expressions of several symbols are left out: they follow.
 
     Args:
         model: Any model.
@@ -132,7 +132,7 @@ def free_dimensions(model: ir.Model, dims: Collection[str], given: Collection[st
 
 
 def dimension_name(name: str, axis: int, dim: int | str | None) -> str | None:
-    """Return what the option ``--dim`` calls a dimension of an input; None if it is fixed, or follows from others."""
+    """Return the name of an input's dimension in the option ``--dim``; None if it is fixed, or follows from others."""
     if dim is None:
         return f"{name}[{axis}]"
     return dim if isinstance(dim, str) and dim.isidentifier() else None
@@ -163,7 +163,7 @@ def _grown(length: int) -> int:
 
 
 def cut(value: Any, shape: tuple[int, ...] | None) -> Any:
-    """A tensor of this shape that holds what ``value`` begins with, and begins again where it is longer.
+    """A tensor of this shape with the first elements of ``value``, repeated if it is longer.
 
     So what it holds stays plausible: tokens that exist, masks that mask. Zeros where ``value`` has no elements. Lists of
     tensors stay as they are.

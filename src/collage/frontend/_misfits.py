@@ -1,4 +1,4 @@
-"""Shapes that no input can make fit: found by ONNX's strict inference, told with the node and the shapes that it is given."""
+"""Shapes that no input can make fit: found by ONNX's strict inference, with the node and its input shapes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FAILURE = re.compile(r"\(op_type:(?P<op>[^,)]*)(?:, node name: (?P<name>.*?))?\
 
 
 def shape_misfit(model: ir.Model, shapes: Mapping[str, Sequence[int]] = MappingProxyType({})) -> str | None:
-    """Return a sentence on the first node whose inputs do not fit each other, whatever the model is given.
+    """Return a sentence about the first node whose inputs cannot fit each other, for any inputs of the model.
 
     Only inputs and weights count: what a model claims of the shapes in between may be wrong, and runtimes pass over that.
 

@@ -1,7 +1,7 @@
 """Raising old operator sets to one that the whole menu reads.
 
-ONNX's converter does most of it. What it passes on as it is, though it means something else in the newer set, is written
-otherwise here, before or after.
+ONNX's converter does most of it. Operators that it leaves unchanged although their meaning changed are rewritten here,
+before or after.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _logger = logging.getLogger(__name__)
 
 
 def raise_opset(model: ir.Model) -> None:
-    """Raise a model of an older operator set to ``MIN_OPSET``, in place, if each of its operators has an equal there.
+    """Raise a model of an older operator set to ``MIN_OPSET``, in place, if each of its operators has an equivalent there.
 
     A model that cannot be raised is left as it is, or at set 7 if it is older: some toolchain may still read it.
 
@@ -162,9 +162,9 @@ def _flatten_hardmax(node: ir.Node) -> None:
 
 
 def _type_bounds(model: ir.Model) -> None:
-    """Give each Clip bounds of its data's type: before set 11 they are float32, and those of float32 where none are given.
+    """Give each Clip bounds of its data's type. Before set 11 bounds are float32, and default to float32's range.
 
-    Those of float32 data stay as the converter writes them: runtimes bound those by the same numbers, in any set.
+    Bounds of float32 data stay as the converter writes them: runtimes bound these by the same numbers, in any set.
 
     Raises:
         ValueError: A type is not known.
@@ -201,7 +201,7 @@ def _type_bounds(model: ir.Model) -> None:
 
 
 def _place_pixels(node: ir.Node, version: int) -> None:
-    """Says what was so before set 11: pixel 0 lies at 0, and the nearest pixel is the one before, or after if shrinking.
+    """State the rules before set 11: pixel 0 lies at 0, and the nearest pixel is the one before, or after if shrinking.
 
     Raises:
         ValueError: It depends on scales that are computed.
@@ -232,7 +232,7 @@ def _clear_mask(node: ir.Node, version: int) -> None:
     """Take a mask for what runtimes answer before set 12, when nothing is dropped: zeros, of the data's type before 10.
 
     Raises:
-        ValueError: That type is not known.
+        ValueError: The type of the data is not known.
     """
     if len(node.outputs) < 2 or not (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
         return

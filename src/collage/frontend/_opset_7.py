@@ -1,4 +1,4 @@
-"""Rewriting models of the operator sets before 7, in which operators said how they broadcast, to set 7.
+"""Rewriting models of operator sets before 7, in which operators had attributes for broadcasting, to set 7.
 
 ONNX's own converter lays operands along wrong axes, and knows no comparisons, logic or recurrent networks of these sets.
 """
@@ -35,7 +35,7 @@ def raise_to_7(model: ir.Model) -> None:
 
     Raises:
         ValueError: An operator has no equal in set 7, or the ranks on which that depends are not known.
-        ModelError: To infer its shapes takes more than any real model needs.
+        ModelError: Shape inference takes more time or memory than any real model needs.
     """
     version = model.opset_imports[""]
     for node in [node for node in model.graph.all_nodes() if not node.domain]:
@@ -76,7 +76,7 @@ def _lay(node: ir.Node, ranks: dict[str, int]) -> None:
 
 
 def _ranks(model: ir.Model) -> dict[str, int]:
-    """The ranks of values by name: what is inferred, and what the model says of those of which nothing is."""
+    """The ranks of values by name: inferred ranks, else the ranks that the model states."""
     proto = skeleton(model)
     claimed = _ranks_in(proto.graph)
     for node in all_nodes(proto.graph.node):

@@ -19,11 +19,11 @@ _MOST_INLINE_BYTES = 1 << 30
 
 
 def write_original(source: Any, folder: Path) -> Path:
-    """Return the file of a model that ``read_model`` takes; what lies in memory is written first.
+    """Return the file of a model that ``read_model`` takes; a model in memory is written first.
 
     Args:
         source: A path, which is returned as it is, bytes, a ``ModelProto`` or an ``onnx_ir.Model``, none of which is changed.
-        folder: An existing folder for what is written.
+        folder: An existing folder for the file.
 
     Raises:
         ValueError: The model is too large for one file, or not well formed.

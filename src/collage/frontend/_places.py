@@ -1,4 +1,4 @@
-"""Files beside a model, opened so that what was checked is what is read.
+"""Files beside a model, opened so that the checked file is the one that is read.
 
 A location is a plain relative path. It may lead through links, as in the cache of a hub, whose snapshots are links into
 a folder of blobs. It has to end in the model's folder or beside the file that the model's own path leads to. The path
@@ -103,7 +103,7 @@ def find_file(place: Place, location: str, shown: str) -> CheckedFile:
     Args:
         place: The place of the model.
         location: A path relative to its folder.
-        shown: The beginning of messages: what it is that refers to the location.
+        shown: The beginning of messages: the part of the model that refers to the location.
 
     Raises:
         ModelError: The location is not a plain relative path, or leads out of the model's folders, or to nothing, or to

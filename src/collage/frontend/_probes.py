@@ -32,15 +32,15 @@ def probe_inputs(
 ) -> dict[str, Array] | None:
     """Make inputs of one kind, of the shapes and types of others.
 
-    Floats become what the kind says. Integers that are indices become their least or their largest values, and only "wide
-    integers" changes other integers. Masks, truths and strings stay.
+    The kind determines floating-point values. Integers that are indices become their least or their largest values, and
+    only "wide integers" changes other integers. Masks, truths and strings stay.
 
     Args:
         model: A model whose shapes are inferred.
         kind: See ``PROBES``.
         inputs: Ordinary inputs that the model takes, by name.
         given: Names of those whose integers the user has given: these stay.
-        seed: Of the random numbers.
+        seed: Seed of the random numbers.
 
     Returns:
         Inputs by name; None if none of them would differ from the ordinary ones.

@@ -53,7 +53,7 @@ def _is_weight(value: ir.Value, kept_bytes: int) -> bool:
 
 
 def forget_claims(graph: onnx.GraphProto) -> None:
-    """Forget what is said of the shapes of results, in bodies too; their types stay, and all that is said of inputs."""
+    """Drop the stated shapes of results, in bodies too. Their types stay, and so do the types and shapes of inputs."""
     given = {value.name for value in (*graph.input, *graph.initializer)}
     for value in (*graph.value_info, *graph.output):
         if value.name not in given and value.type.HasField("tensor_type"):

@@ -1,8 +1,8 @@
 """The one place through which every model enters.
 
 A model file is untrusted. In this order, each step protecting the next: the file's kind and size, protobuf, budgets,
-external data, structure, canonical form, and the ONNX checker on what will be handed on. ``docs/security.md``
-says what that defends against.
+external data, structure, canonical form, and the ONNX checker on the resulting model. ``docs/security.md`` lists the
+attacks that this stops.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ def read_model(
             data, place = _read_file(path, budgets)
             return _from_proto(_parse(data, budgets), place, budgets, convert_opset)
         except ModelError as error:
-            raise ModelError(f"{path}: {_torch_file_reason(path) or str(error)[:_LONGEST_REASON]}") from None
+            reason = _torch_file_reason(path) or str(error)[:_LONGEST_REASON]
+            joint = " " if reason.startswith(("is ", "has ", "cannot ")) else ": "
+            raise ModelError(f"{path}{joint}{reason}") from None
     model = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
     if isinstance(model, ir.Model):
         return _from_ir(model, budgets, convert_opset)
@@ -116,7 +118,7 @@ def as_onnx(
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> Any:
-    """Return a source of ``read_model`` in the form of ONNX: what is PyTorch's is exported, all else stays.
+    """Return a source of ``read_model`` as ONNX: a PyTorch object is exported, anything else is returned unchanged.
 
     Args:
         source: See ``read_model``, also for the rest.
@@ -137,7 +139,7 @@ def as_onnx(
 
 
 def _torch_file_reason(path: Path) -> str | None:
-    """Return what to do with a file of PyTorch's, by the end of its name, or None for any other file."""
+    """Return advice for a file of PyTorch's, by the end of its name; None for any other file."""
     if path.suffix == ".pt2":
         # Loading one unpickles objects, evaluates expressions and looks up functions by name.
         return (
@@ -251,7 +253,7 @@ def _finish(model: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Model:
 
 
 def _spell_out(model: ir.Model) -> None:
-    """Give ONNX's own domain the name that everything here knows it by, and graphs a name, on which the checker insists."""
+    """Write ONNX's own domain as "", and give graphs a name, which the checker demands."""
     for graph in model.graphs():
         graph.name = graph.name or "graph"
     parts: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]

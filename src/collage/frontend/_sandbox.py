@@ -1,9 +1,9 @@
 """ONNX's compiled functions, run in a child process with little memory and little time.
 
-Shape inference walks over what it is told is there: a length of 2^31 somewhere in a body is two thousand million
-dimensions to it, of some fifty bytes each. No list of the ways to tell it so would be complete, and a thread cannot be
-stopped. Real models take it milliseconds and megabytes, so that whatever takes seconds is refused. The child is started
-when it is first needed, and serves this process until it ends.
+Shape inference believes the file: a length of 2^31 in a body becomes two thousand million dimensions of some fifty
+bytes each. No list of such files would be complete, and a thread cannot be stopped. Real models take milliseconds and
+megabytes, so a request that takes seconds is refused. The child is started when it is first needed, and serves this
+process until it ends.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _DYING_S = 5.0
 
 _ANSWER_BYTES = 2**24
 _ANSWER_GROWTH = 8
-"""An answer may have so many bytes, and so many times those of the request: a byte of it may become fifty here."""
+"""Limits of an answer: bytes, and bytes per byte of the request. One byte of it may become fifty in this process."""
 
 
 def infer_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
     """``onnx.shape_inference.infer_shapes``, with the contents of shapes propagated where that is little.
 
-    Contents are propagated of whatever is a vector, element by element, at some fifty bytes each. No shape is as long
+    Inference propagates the contents of vectors element by element, at some fifty bytes each. No shape is as long
     as the vectors that make that much.
 
     Args:
         model: The model.
-        strict: Fail where an operator is given what it does not take. Otherwise its results are left unknown.
+        strict: Fail if an operator's input has a type or shape that it does not take. Otherwise its results are left unknown.
 
     Raises:
         RuntimeError: It failed.
@@ -99,7 +99,7 @@ def _call(operation: str, model: onnx.ModelProto, argument: int) -> onnx.ModelPr
 
 
 class _Child:
-    """The child process: started when first asked, and anew after it died and in forks of this process."""
+    """The child process: started when first asked, and again after it died and in forks of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

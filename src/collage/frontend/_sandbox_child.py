@@ -1,7 +1,7 @@
 """The child process of ``_confined``: ONNX's compiled functions, within limits of memory and of time.
 
-A script, run by its path without site packages, so that it starts in some 20 ms and holds some 20 MiB. It is told the
-path of ONNX's extension module, and answers requests on its standard input until that ends. A request is a line, the
+A script, run by its path without site packages, so that it starts in some 20 ms and holds some 20 MiB. It gets the path
+of ONNX's extension module, and serves requests on its standard input until that ends. A request is a line, the
 operation, its argument and the number of bytes that follow; so is an answer: how it went, and the number of bytes.
 """
 
@@ -25,7 +25,7 @@ _COPIES = 8
 """A request is held as bytes, as a message and as a graph, and so is its answer."""
 
 _KEPT_BYTES = 2**27
-"""Above it, memory is given back by starting anew: fragments of it would count against the next request."""
+"""Above it, memory is given back by restarting: fragments of it would count against the next request."""
 
 
 def main(extension: str) -> None:

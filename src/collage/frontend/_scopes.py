@@ -85,7 +85,7 @@ class _Scope:
 
     Attributes:
         producer: Index of the node that makes each value; -1 for inputs and initializers.
-        needs: For every node, the values it reads, captures of its bodies included.
+        needs: Values that each node reads, with captures of its bodies.
     """
 
     producer: dict[str, int]

@@ -13,7 +13,7 @@ from collage._errors import UsageError
 __all__ = ["Lengths", "ShapeProfile", "lengths_as_json", "lengths_from_json", "shape_profiles"]
 
 Lengths = Mapping[str, int | Mapping[int, float]]
-"""By symbol its representative length, or several with weights."""
+"""The representative length of each symbol, or several with weights."""
 
 _MOST = 16
 """Every kernel is measured on all of them."""
@@ -24,7 +24,7 @@ class ShapeProfile:
     """Lengths that a model is used with.
 
     Attributes:
-        dims: By symbol; see ``bind_dims``.
+        dims: Lengths by symbol; see ``bind_dims``.
         weight: Their share of all runs.
     """
 
@@ -33,7 +33,7 @@ class ShapeProfile:
 
 
 def shape_profiles(lengths: Lengths) -> tuple[ShapeProfile, ...]:
-    """All combinations of the lengths, the most frequent one first; one symbol's length is taken to tell nothing of another's.
+    """All combinations of the lengths, the most frequent one first. Symbols are assumed independent.
 
     Args:
         lengths: ``{"batch": 1, "seq": {32: 3, 512: 1}}`` is three runs at 32 for each at 512; weights need not add up to 1.

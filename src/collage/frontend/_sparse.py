@@ -1,4 +1,4 @@
-"""Sparse constants, made dense at the front door: nothing behind it knows them."""
+"""Sparse constants, made dense at the front door. Later rooms never see them."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class TensorFacts:
         where: The place in the model, for messages.
         nbytes: Bytes of its values, packed as ONNX packs them; 0 for strings.
         location: The file that holds them, None if the model file does.
-        offset: Where they begin in that file.
+        offset: Offset of the values in that file, in bytes.
     """
 
     where: str
@@ -46,7 +46,7 @@ class TensorFacts:
 
 
 def check_tensor(tensor: onnx.TensorProto, where: str, *, max_rank: int, max_bytes: int) -> TensorFacts:
-    """Refuse a tensor whose data cannot be what its type and shape say.
+    """Refuse a tensor whose data does not fit its type and shape.
 
     Raises:
         ModelError: Unknown type, impossible shape, too large, or too much or too little data.

@@ -25,7 +25,7 @@ def as_model(
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> ir.Model | None:
-    """Return what PyTorch or its exporters hold as an ONNX model, or None if the source is nothing of PyTorch's.
+    """Return an object of PyTorch or its exporters as an ONNX model, or None if the source is not a PyTorch object.
 
     Args:
         source: A ``torch.nn.Module``, which is exported in evaluation mode, a ``torch.export.ExportedProgram``, or a
@@ -150,8 +150,8 @@ def _subclasses(kind: type) -> Iterator[type]:
 def _name_outputs(program: Any) -> None:
     """Name outputs after the keys under which a module returns them, as the exporter names inputs.
 
-    An input of the same name is another value, so the output's name then ends in ``_out``. Outputs of modules that return no
-    keys are called what the exporter calls them.
+    An input of the same name is another value, so the output's name then ends in ``_out``. Outputs of modules that
+    return no keys have the exporter's names.
     """
     graph = program.model.graph
     exported = program.exported_program

@@ -1,7 +1,7 @@
 """Dimensions of a module's inputs that stay symbolic: as users name them, and as PyTorch's exporter takes them.
 
-The exporter is particular: it wants an entry for each argument, in their order, and a list for a cache. It forgets all names as
-soon as one argument is a number or a flag. So dimensions are brought to its form here, and names are given afterwards.
+The exporter needs an entry for each argument, in their order, and a list for a cache. It drops all names if one
+argument is a number or a flag. So dimensions are brought to its form here, and names are given afterwards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 def shapes_for_export(
     module: torch.nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
 ) -> tuple[dict[str, Any], Any, list[Any]]:
-    """Return what PyTorch's exporter takes, and the dimensions of each leaf of the arguments, names included.
+    """Return the dynamic shapes for PyTorch's exporter, and the dimensions of each leaf of the arguments, with their names.
 
     Args:
         module: The module.
@@ -60,7 +60,7 @@ def shapes_for_export(
 
 @contextmanager
 def explicit_keywords(module: torch.nn.Module, names: Iterable[str]) -> Iterator[None]:
-    """Have a module that takes any keywords say which, since PyTorch's exporter mixes up the dimensions of others."""
+    """Give a module with ``**kwargs`` explicit keywords, since PyTorch's exporter otherwise mixes up dimensions."""
     forward = module.forward
     try:
         signature = inspect.signature(forward)

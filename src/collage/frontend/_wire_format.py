@@ -1,6 +1,6 @@
 """The outermost layer of a model file: is it a sequence of protobuf fields at all?
 
-Told from a few bytes for each field, so that gigabytes of something else are refused without being read.
+A few bytes of each field are enough, so that gigabytes of something else are refused without being read.
 """
 
 from __future__ import annotations

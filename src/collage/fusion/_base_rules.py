@@ -32,7 +32,7 @@ class PatternMatch(Protocol):
 
     @property
     def nodes(self) -> Iterable[ir.Node]:
-        """The nodes that are part of the match; what it merely reads is not."""
+        """The nodes that are part of the match, without the nodes that it only reads."""
         ...
 
 

@@ -1,9 +1,9 @@
 """Border moves: kernels beside those of the best cover, the border between two of them moved.
 
-The search is optimal among the candidates that it is given, and where these end was decided before anything was
-measured. So of the best cover every two kernels of which one feeds the other are looked at again: the first may take
-over what comes first in the second, or leave it what comes last in itself. What moves is split off along the order of
-the nodes, at positions where few values are live.
+The search is optimal among its candidates, but their borders were chosen before anything was measured. So every two
+neighbouring kernels of the best cover are looked at again: the first may take over the first
+operators of the second, or give it its own last ones. The operators that move are split off along the order of the
+nodes, at positions where few values are live.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ def moved_borders(
 ) -> tuple[CandidateKernel, ...]:
     """Candidates that move a border of a cover, for the targets on both sides of it.
 
-    Every candidate is valid and admissible, and comes with the one that takes what it leaves: both sides of a border
-    are there or neither, so that a search over these and the old candidates can make the move.
+    Every candidate is valid and admissible. It comes with a candidate for the other side of the border, so that a
+    search can make the move.
 
     Args:
         graph: The dataflow graph.
         cover: Disjoint kernels, such as the best cover so far.
         accepts: Returns True if a target takes a sub-graph; by default each takes all.
-        moves_per_border: How many moves are proposed for two neighbours, those with the fewest values across first.
-        max_candidates: Where proposing stops; the kernels that come first are served first.
-        report: Told where it stopped.
+        moves_per_border: Most moves proposed for two neighbours, those with the fewest values across first.
+        max_candidates: Most candidates proposed. Kernels that come first are served first.
+        report: Takes a note if a limit stopped the enumeration.
     """
     accepts = accepts or (lambda sub_graph, target: True)
     known = {(kernel.bits, kernel.target) for kernel in cover}
@@ -99,7 +99,7 @@ def _moves(graph: DataflowGraph, first: CandidateKernel, second: CandidateKernel
 
 
 def _live_values(graph: DataflowGraph, nodes: Sequence[int]) -> list[int]:
-    """For every position in a sequence of nodes how many values flow from those before it to those from it on."""
+    """Number of values that are live at each position of a sequence of nodes."""
     place = {node: at for at, node in enumerate(nodes)}
     last_read: dict[ir.Value, int] = {}
     for at, node in enumerate(nodes):
@@ -120,7 +120,7 @@ def _as_candidates(
     kernels: tuple[CandidateKernel, CandidateKernel],
     accepts: Callable[[SubGraph, Target], bool],
 ) -> list[CandidateKernel]:
-    """Both sides, each for every target of the two kernels that takes it; nothing where a side has no taker."""
+    """Both sides, each for every target of the two kernels that takes it; nothing if a side has no taker."""
     labelled = kernels[0].sub_graph.nested + kernels[1].sub_graph.nested
     origins = {kernel.target: kernel for kernel in kernels}.values()
     candidates: list[CandidateKernel] = []
@@ -137,7 +137,7 @@ def _as_candidates(
 
 
 def _inside(labelled: Iterable[NestedSubGraph], part: IndexSet) -> list[NestedSubGraph] | None:
-    """The labelled parts that lie inside some nodes; None where one would be torn."""
+    """The labelled parts that lie inside some nodes; None if one would be torn."""
     inside = []
     for nested in labelled:
         if nested.inside.is_subset_of(part):

@@ -1,4 +1,4 @@
-"""Candidate kernels: what the search chooses from, and how they are collected from the rules of all targets."""
+"""Candidate kernels, from which the search chooses, and their collection from the rules of all targets."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class FusionSpec:
     Targets that fuse alike share a spec, so that candidates are found once.
 
     Attributes:
-        name: For people.
-        rule: How candidates are found.
+        name: Name for people.
+        rule: Finds the candidates.
         targets: The targets that they are candidates for, in order of priority.
     """
 
@@ -126,15 +126,15 @@ def collect_candidates(
 ) -> CandidateKernelIndex:
     """Phase 2: every candidate of every spec, indexed.
 
-    Sub-graphs of which no kernel can be made are left out, whatever the rules say; so are those whose target does
-    not refine what was planned for one of their nodes.
+    Sub-graphs that cannot become a kernel are left out, even if a rule proposes them. A sub-graph is also left out if
+    its target does not refine the planned target of a node in it.
 
     Args:
         graph: The dataflow graph.
         specs: The specs.
-        report: Told how many candidates were left out, and which rules stopped early.
-        planned: The target that device planning gave a node, None where it is free.
-        admissible_only: Leave out what is not admissible, so that no cover can be cyclic: see
+        report: Takes the number of candidates that were left out, and the names of rules that stopped early.
+        planned: The target that device planning gave a node, None if it is free.
+        admissible_only: Leave out candidates that are not admissible, so that no cover can be cyclic: see
             ``SubGraph.is_admissible``.
     """
     report = report or FusionReport()

@@ -16,11 +16,11 @@ __all__ = ["MaxCoalesceFusionRule", "coalesce", "greedy_cover", "max_coalesce"]
 class MaxCoalesceFusionRule(FusionRule):
     """Joins touching candidates until no two can be joined: disjoint candidates, as large as they get.
 
-    Where the sub-rule's candidates overlap, the largest is taken, and what overlaps it is not.
+    If the sub-rule's candidates overlap, the largest is taken and the others are dropped.
 
     Attributes:
         sub_rule: The rule that finds the candidates.
-        config: What a joined candidate must satisfy.
+        config: The conditions that a joined candidate must meet.
         name: Names the rule.
     """
 
@@ -48,12 +48,12 @@ def max_coalesce(
 ) -> tuple[CandidateKernel, ...]:
     """Join touching kernels of one target in a partition; the result is again disjoint and free of cycles.
 
-    What is joined was never measured: its cost is not the sum of the parts'.
+    A joined kernel was never measured: its cost is not the sum of the parts'.
 
     Args:
         graph: The dataflow graph.
         kernels: Disjoint kernels that do not feed each other in a circle.
-        accepts: Returns True if the toolchain takes a joined kernel; by default whatever is valid.
+        accepts: Returns True if the toolchain takes a joined kernel; by default every valid kernel is accepted.
     """
 
     def joined(members: Sequence[CandidateKernel], union: SubGraph) -> CandidateKernel:
@@ -72,7 +72,7 @@ def max_coalesce(
 
 
 def greedy_cover(candidates: Iterable[CandidateKernel]) -> tuple[CandidateKernel, ...]:
-    """Disjoint candidates, the largest first: what fusion without a search does.
+    """Disjoint candidates, the largest first, as fusion without a search chooses them.
 
     Ties go to the candidate that comes first. Candidates should be admissible, or kernels may feed each other in
     a circle.

@@ -1,4 +1,4 @@
-"""Combinators that label, gather and filter what other rules found."""
+"""Combinators that label, gather and filter the sub-graphs of other rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["CompositeFusionRule", "ExceptFusionRule", "OnlyValidFusionRule", "Un
 
 @dataclass(frozen=True)
 class CompositeFusionRule(FusionRule):
-    """Wraps what a rule finds with a label: it becomes a function marked ``Composite``.
+    """Labels the sub-graphs of a rule: each becomes a function marked ``Composite``.
 
     Attributes:
         label: The label, such as ``lib.conv2d_bias_relu``. Also the rule's name.
@@ -81,7 +81,7 @@ class OnlyValidFusionRule(FusionRule):
 
     Attributes:
         sub_rule: The rule that finds the sub-graphs.
-        config: What counts as valid.
+        config: The conditions of a valid kernel.
         name: Names the rule.
     """
 

@@ -15,11 +15,11 @@ __all__ = ["CombineByPrimitivesFusionRule"]
 
 @dataclass(frozen=True)
 class CombineByPrimitivesFusionRule(FusionRule):
-    """Everything that primitives can combine from what a rule finds, which is itself part of the result.
+    """All combinations, by primitives, of the sub-graphs of a rule, together with these sub-graphs themselves.
 
     A sub-graph that is not valid may grow into one that is: the two branches of a diamond have two exits, with
     their join they have one. So combinations are kept even if they have too many exits, as long as no path leaves
-    them and comes back. Where one exit and no tap are allowed there is a shorter way: take the candidates that make
+    them and comes back. If one exit and no tap are allowed there is a shorter way: take the candidates that make
     up a valid sub-graph in reverse order, and what has been taken so far always has one exit. So a combination
     grows by one of the sub-rule's candidates at a time, upstream, and only valid ones are kept. (Nothing is lost as
     long as the sub-rule's candidates are connected, so that they do not feed each other in a circle.)
@@ -27,7 +27,7 @@ class CombineByPrimitivesFusionRule(FusionRule):
     Attributes:
         sub_rule: The rule that finds the candidates to combine.
         primitives: The allowed ways of combining.
-        config: What the result is filtered by later; used to give up early, not to filter what the sub-rule found.
+        config: The conditions that the result must meet later. Here they only end a combination early.
         max_candidates: Limit of the number of candidates. Small candidates are found before large ones.
         name: Names the rule.
     """

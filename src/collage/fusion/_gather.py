@@ -30,9 +30,9 @@ class FusionStyle(Enum):
     """The way in which a toolchain's single candidates are joined into larger ones."""
 
     NONE = "none"
-    """Not at all: operators or patterns are whole kernels."""
+    """No fusion: operators or patterns are whole kernels."""
     CLASSIC = "classic"
-    """As FuseOps would, by operator kind, and the largest ranges besides."""
+    """By operator kind, as FuseOps does, and the largest ranges too."""
     ARBITRARY = "arbitrary"
     """Whatever touches, up to a depth."""
     REGIONS = "regions"
@@ -100,9 +100,9 @@ def gather_fusion_specs(
     Args:
         targets: The menu, in order of priority.
         toolchain_of: The toolchain of a target.
-        coverage_of: Which operators a target takes. Targets with equal predicates may share a spec.
+        coverage_of: Returns the predicate of the operators that a target takes. Targets with equal predicates may share a spec.
         options: Options.
-        host_target: If given, a last spec offers every operator to it: what may be left behind.
+        host_target: If given, a last spec offers every operator to it, so that any operator may stay on the host.
     """
     options = options or FusionOptions()
     specs: dict[Hashable, FusionSpec] = {}
@@ -143,7 +143,7 @@ def _rule_of(target: Target, toolchain: Toolchain, coverage: NodePredicate, opti
 
 
 def _style_of(target: Target, toolchain: Toolchain) -> FusionStyle:
-    """The style that follows from what a toolchain says of itself."""
+    """The style that follows from the attributes of a toolchain."""
     if toolchain.optimises_whole_graphs:
         return FusionStyle.REGIONS
     if target.is_native or getattr(toolchain, "considers_library", False):
@@ -152,7 +152,7 @@ def _style_of(target: Target, toolchain: Toolchain) -> FusionStyle:
 
 
 def _memoised(predicate: NodePredicate) -> NodePredicate:
-    """The same predicate, asked once for each node: several rules of a spec want to know."""
+    """The same predicate with cached answers, since several rules of a spec call it."""
     known: dict[ir.Node, Support] = {}
 
     def ask(node: ir.Node) -> Support:

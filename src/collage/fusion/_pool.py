@@ -46,11 +46,11 @@ class Pool:
                 self._leading_by_exit.setdefault(i, []).append(found)
 
     def with_exit(self, index: int) -> list[Found]:
-        """The candidates of which a node is an exit."""
+        """The candidates that have a node as an exit."""
         return self._by_exit.get(index, [])
 
     def with_entry(self, index: int) -> list[Found]:
-        """The candidates of which a node is an entry."""
+        """The candidates that have a node as an entry."""
         return self._by_entry.get(index, [])
 
     def downstream_of(self, sub_graph: SubGraph) -> Iterator[Found]:

@@ -36,15 +36,15 @@ class CombinePrimitive(Protocol):
     def combinations(self, found: Found, pool: Pool) -> Iterator[tuple[Found, ...]]:
         """The disjoint candidates that may be joined, one of them ``found``, which is in the pool, as are the rest.
 
-        The caller adds one candidate after the other to the pool and asks about each once, so every combination
-        is seen when the last of its parts has come.
+        The caller adds candidates to the pool one by one and looks at each once. So a combination is found when the
+        last of its parts is added.
         """
         ...
 
 
 @dataclass(frozen=True)
 class JoinAnythingPrimitive:
-    """Joins any two candidates of which one reads from the other."""
+    """Joins any two candidates if one reads from the other."""
 
     name: str = "join anything"
 
@@ -58,7 +58,7 @@ class JoinAnythingPrimitive:
 
 @dataclass(frozen=True)
 class ByKindPrimitive:
-    """Joins two candidates of which the second reads from the first, if neither kind is too large.
+    """Joins two candidates if the second reads from the first and neither operator kind is too large.
 
     Attributes:
         upstream: The largest kind of the first.
@@ -126,8 +126,8 @@ class TupleArgPrimitive:
 class ConstantArgPrimitive:
     """Adds to a candidate all that computes constants for it: operators that read nothing that varies.
 
-    Weights themselves are not nodes, and are always part of what reads them. This is for what was not folded, such as
-    weights that are dequantised. A constant that others read too is not added.
+    Weights themselves are not nodes, and are always part of their reader. This primitive is for operators that were not
+    folded, such as the dequantisation of weights. A constant that others read too is not added.
     """
 
     name: str = "constant argument"
@@ -173,5 +173,5 @@ CLASSIC_PRIMITIVES: tuple[CombinePrimitive, ...] = (
     ByKindPrimitive(OpKind.INJECTIVE, OpKind.INJECTIVE),
 )
 """Elementwise and broadcast operators join what comes before them; reductions what is elementwise before them;
-injective operators each other. Where lists of tensors are a node of their own, arguments of lists need a primitive
+injective operators each other. If lists of tensors are a node of their own, arguments of lists need a primitive
 too; here the operator that takes the list is the node, so the third primitive joins it with each of them."""

@@ -20,14 +20,14 @@ class RegionFusionRule(FusionRule):
     """Contiguous index ranges of supported operators, with as many inputs and exits as they have.
 
     Ranges run between cuts: every position of a small graph, else those that fewer values cross than their neighbours,
-    narrowest first. Where cuts are few all pairs of them are taken; where they are many, those that are 1, 2, 4, 8 …
-    cuts apart, with what lies before and after each. Maximal ranges, the whole graph if it is supported, are always
+    narrowest first. If cuts are few all pairs of them are taken; where they are many, those that are 1, 2, 4, 8 …
+    cuts apart, with the ranges before and after each. Maximal ranges, the whole graph if it is supported, are always
     there. Any contiguous range is admissible, since whatever it feeds comes after it.
 
     Attributes:
         predicate: Returns True if the toolchain takes an operator.
         max_cuts: Number of cuts used; 0 is maximal ranges only.
-        cuts: Positions to cut at, whatever crosses them; with these, no others are looked for.
+        cuts: Positions to cut at, however many values cross them. If they are given, no others are looked for.
         max_candidates: Limit of the number of candidates.
         name: Names the rule.
         max_depth: Most operators on a path through a range; 0 for any number.

@@ -34,8 +34,8 @@ class FusionReport:
 
     Attributes:
         notes: Sentences for people.
-        capped: Names of the rules whose enumeration was cut short; where there is one, "optimal" refers to what was
-            enumerated.
+        capped: Names of the rules whose enumeration was cut short. If there is one, "optimal" refers to the enumerated
+            candidates.
     """
 
     notes: list[str] = field(default_factory=list)
@@ -51,11 +51,11 @@ class FusionRule(ABC):
     """Describes how to find candidate kernels in a dataflow graph.
 
     Rules find sub-graphs; a :class:`FusionSpec` says for which targets they are candidates. Candidates may overlap:
-    choosing among them is the search's job. Rules compose: base rules look at the graph, combinators at what other
-    rules found.
+    choosing among them is the search's job. Rules compose: base rules read the graph, combinators the sub-graphs of
+    other rules.
 
     Attributes:
-        name: Names the rule in the provenance of what it finds.
+        name: Names the rule in the provenance of its sub-graphs.
     """
 
     name: str
@@ -66,7 +66,7 @@ class FusionRule(ABC):
 
         Args:
             graph: The dataflow graph.
-            report: Where a rule says that it did not enumerate everything.
+            report: Takes a note if the rule stops before it has found everything.
         """
 
 

@@ -58,7 +58,7 @@ class PatternRow(Protocol):
 def classic_fuse_ops(
     max_depth: int = 8, predicate: NodePredicate | None = None, max_candidates: int = _MAX_CANDIDATES
 ) -> FusionRule:
-    """All the fusions of which FuseOps makes the largest: ``OpCallByKind`` combined.
+    """All fusions by operator kind. FuseOps makes only the largest of them: ``OpCallByKind`` combined.
 
     Args:
         max_depth: Largest number of operators on a path, 0 for no limit.
@@ -83,7 +83,7 @@ def pattern_based(table: Iterable[PatternRow], max_depth: int = 8, max_candidate
 
 
 def only_patterns(patterns: Iterable[GraphPattern]) -> FusionRule:
-    """Just what the patterns say."""
+    """Exactly the matches of the patterns."""
     return UnionFusionRule(tuple(DFPatternFusionRule(pattern) for pattern in patterns), "only patterns")
 
 
@@ -102,13 +102,13 @@ def library_in_native(
     max_candidates: int = _MAX_CANDIDATES,
     max_range_depth: int = 0,
 ) -> FusionRule:
-    """For native code that calls libraries: classic fusion of labelled parts and operators, and the largest ranges.
+    """Rule for native code that calls libraries: classic fusion of labelled parts and operators, and the largest ranges.
 
     An operator that the table labels by itself is offered with its labels only: one of them says that it is left to
     native code.
 
     Args:
-        table: What libraries, or native code, can stand for.
+        table: Patterns of sub-graphs that a library, or native code, can run.
         predicate: Operators must be taken by it.
         max_depth: Largest number of operators on a path, 0 for no limit.
         max_candidates: Limit of the number of candidates.
@@ -125,7 +125,7 @@ def library_in_native(
 
 
 def regions(predicate: NodePredicate, max_cuts: int = 256) -> FusionRule:
-    """For toolchains that optimise whole graphs: single operators, and regions of them."""
+    """Rule for toolchains that optimise whole graphs: single operators, and regions of them."""
     return UnionFusionRule((OpPredicateFusionRule(predicate), RegionFusionRule(predicate, max_cuts)), "regions")
 
 

@@ -1,7 +1,7 @@
-"""Graphs: the dataflow graph, sets of its nodes, sub-graphs, and what can be made of them.
+"""Graphs: the dataflow graph, sets of its nodes, sub-graphs, and operations on them.
 
 A :class:`DataflowGraph` numbers the operators of a model. A :class:`SubGraph` is a set of them. :func:`extract` makes
-a standalone model of one, :func:`structural_hash` names what it computes, and :func:`partition` turns many at once
+a standalone model of one, :func:`structural_hash` is a digest of its computation, and :func:`partition` turns many at once
 into local functions of a new model.
 """
 

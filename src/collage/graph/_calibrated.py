@@ -1,6 +1,6 @@
 """Notes for 8-bit kernels: range and means of a value, and the precision that a node is to keep.
 
-Ranges and means decide what a kernel answers and not how long it takes, as weights do, so the structural hash leaves them
+Ranges and means change the results of a kernel, as weights do, but not its time. So the structural hash leaves them
 out. A node that stays in float32 takes longer than one in 8 bits, so its note counts.
 """
 
@@ -83,7 +83,7 @@ def calibration_notes(value: ir.Value) -> tuple[str | None, str | None]:
 
 
 def copy_notes(old: ir.Value, new: ir.Value) -> None:
-    """Note for one value what is noted for another."""
+    """Copy the range and means of one value to another."""
     for key in (VALUE_RANGE, VALUE_MEANS):
         if (text := old.metadata_props.get(key)) is not None:
             new.metadata_props[key] = text

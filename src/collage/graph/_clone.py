@@ -46,13 +46,13 @@ def clone_node(
     metadata: Mapping[str, str] | None = None,
     clone_body: CloneBody | None = None,
 ) -> ir.Node:
-    """A copy of a node that reads the new values; its outputs and what its bodies define are entered into ``values``.
+    """A copy of a node that reads the new values. Its outputs, and values of its bodies, are entered into ``values``.
 
     Args:
         node: The node to copy.
         values: New values by old ones; everything that the node reads and that is not in it is read as it is.
         metadata: Added to the node's metadata_props.
-        clone_body: How control-flow bodies are copied; by :func:`clone_graph` if not given.
+        clone_body: Copies a control-flow body; :func:`clone_graph` by default.
     """
     copy = ir.Node(
         node.domain,

@@ -1,4 +1,4 @@
-"""Copies of models that share nothing which can be changed; weights share their bytes alone."""
+"""Copies of models that share only the bytes of weights with the original."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Copier:
     handles: their bytes alone are shared. Values that share a tensor share its handle.
 
     Attributes:
-        graphs: For each graph of the original its copy; one that is entered before is filled instead of a new one.
+        graphs: Copy of each graph of the original. A copy that is entered beforehand is filled.
         functions: The same for functions.
-        nodes: For each node of the original its copy.
+        nodes: Copy of each node of the original.
     """
 
     def __init__(self) -> None:

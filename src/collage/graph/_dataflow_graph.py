@@ -49,7 +49,7 @@ class DataflowGraph:
     The graph must not be changed while this object is in use.
 
     Attributes:
-        graph: What the nodes belong to: a main graph, a control-flow body or a function.
+        graph: The graph of the nodes: a main graph, a control-flow body or a function.
         model: The model around it, if known: source of opset imports, IR version and local functions.
         nodes: The nodes by index.
     """
@@ -163,7 +163,7 @@ class DataflowGraph:
 
     @cached_property
     def downstream_bits(self) -> tuple[int, ...]:
-        """For every node the nodes that it influences, itself not included."""
+        """The nodes that each node influences, without itself."""
         downstream = [0] * len(self)
         for i in reversed(range(len(self))):
             reached = self.consumer_bits[i]
@@ -174,13 +174,13 @@ class DataflowGraph:
 
     @cached_property
     def dominators(self) -> tuple[int | None, ...]:
-        """For every node the nearest other node through which every way from the graph's inputs leads, if any."""
+        """The immediate dominator of every node, if any: the nearest other node on all paths from the graph's inputs."""
         parents = immediate_dominators(range(len(self)), self.producers, lambda i: bool(self.fed_bits >> i & 1))
         return tuple(parents)
 
     @cached_property
     def inverse_dominators(self) -> tuple[int | None, ...]:
-        """For every node the nearest other node through which every way to the graph's outputs leads, if any."""
+        """The immediate post-dominator of every node, if any: the nearest other node on all paths to the graph's outputs."""
         parents = immediate_dominators(range(len(self) - 1, -1, -1), self.consumers, self.is_external)
         return tuple(parents)
 
@@ -219,7 +219,7 @@ class DataflowGraph:
         return tuple(v for v, (start, stop) in self._lifetimes().items() if start < position <= stop)
 
     def _lifetimes(self) -> dict[ir.Value, tuple[int, int]]:
-        """For every value that a node makes and a node reads: its maker and its last reader."""
+        """The maker and the last reader of every value that a node makes and a node reads."""
         lifetimes: dict[ir.Value, tuple[int, int]] = {}
         for i, varying in enumerate(self._varying):
             for value in varying:
@@ -230,7 +230,7 @@ class DataflowGraph:
 
 
 def value_nbytes(value: ir.Value, shape: Sequence[int] | None = None) -> int | None:
-    """Size of a tensor value in bytes; None where type or shape is not fully known.
+    """Size of a tensor value in bytes; None if type or shape is not fully known.
 
     Args:
         value: Whose.

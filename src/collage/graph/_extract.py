@@ -64,7 +64,7 @@ class Extraction:
 def extraction(
     graph: DataflowGraph, sub_graph: SubGraph, name: str, marks: Mapping[int, Mapping[str, str]], bind_weights: bool
 ) -> Extraction:
-    """As :func:`extract`, with metadata for nodes given, and with the way back to the old values."""
+    """Extract as :func:`extract` does, with given metadata for nodes; also return the map to the old values."""
     values = {v: new_value(v) for v in sub_graph.input_values()}
     values |= {v: new_value(v, constant_tensor(v), bind=bind_weights) for v in sub_graph.constant_values()}
     sources = {new: old for old, new in values.items()}
@@ -99,7 +99,7 @@ def composite_marks(nested: Iterable[NestedSubGraph], prefix: str = "") -> dict[
 
 
 def kernel_ir_version(model: ir.Model | None) -> int:
-    """The IR version of what is made from a model."""
+    """The IR version of models that are made from a model."""
     lowest, highest = _IR_VERSIONS
     return lowest if model is None else min(max(model.ir_version, lowest), highest)
 

@@ -1,4 +1,4 @@
-"""The way back from a partitioned model to its kernels: what the runtime reads."""
+"""The way back from a partitioned model to its kernels, which the runtime uses."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def operators_of(model: ir.Model, function: ir.Function) -> list[ir.Node]:
 
 
 def kernel_model(model: ir.Model, call: ir.Node, name: str) -> ir.Model:
-    """A kernel of a partitioned model as a standalone model: the inverse of what partitioning did to its nodes.
+    """A kernel of a partitioned model as a standalone model: the inverse of partitioning.
 
-    Inputs are what varies at the call; constants, bound at the call or inside the function, are initializers. Functions
-    of labelled parts are inlined, and their nodes marked ``Composite``. Its structural hash is that of the sub-graph
-    that was extracted. Nothing is copied: tensors are shared.
+    Inputs are the values that vary at the call. Constants, bound at the call or inside the function, are initializers.
+    Functions of labelled parts are inlined, and their nodes marked ``Composite``. Its structural hash is that of the
+    sub-graph that was extracted. Nothing is copied: tensors are shared.
 
     Args:
         model: The partitioned model.
@@ -118,7 +118,7 @@ def _name_apart(
     outer: Mapping[ir.Value, ir.Value],
     outputs: Mapping[ir.Value, ir.Value],
 ) -> None:
-    """Give a kernel's border the names that it has at the call, and other names to what would clash with them.
+    """Give a kernel's inputs and outputs the names that they have at the call, and rename inner values that would clash.
 
     A function that several calls share has the names of the first.
     """

@@ -22,7 +22,7 @@ class OpKind(IntEnum):
     ELEMWISE = 0
     """Output element i depends on element i of each input."""
     BROADCAST = 1
-    """As elementwise, after stretching some inputs."""
+    """Elementwise, after broadcasting some inputs."""
     INJECTIVE = 2
     """Each output element is a copy of one input element: reshapes, slices, transpositions."""
     COMM_REDUCE = 3
@@ -149,7 +149,7 @@ _WORK = {
 def main_op_type(op_types: Iterable[str]) -> str:
     """Return the type that a kernel of such operators is called after; empty if there are none.
 
-    That is the most frequent type of those that are most work, and of several the first one.
+    The most frequent type among the operators of the heaviest kind. Of several, the first.
     """
     counts = Counter(op_types)
 

@@ -48,10 +48,10 @@ class KernelSpec:
 def partition(model: ir.Model, kernels: Sequence[KernelSpec]) -> ir.Model:
     """A new model in which every sub-graph is a local function, called by one node.
 
-    Functions are of domain ``collage`` and carry the attributes as metadata, with ``Primitive`` and
-    ``global_symbol``; labelled parts are functions inside, with ``Composite``. Small constants are part of the
-    function; weights are passed to it. Equal kernels with equal attributes and ranges share a function. A kernel that consists of
-    a call of a kernel made earlier stays as it is. Nodes that reach no output are dropped.
+    Functions are of domain ``collage`` and carry the attributes as metadata, with ``Primitive`` and ``global_symbol``;
+    labelled parts are functions inside, with ``Composite``. Small constants are part of the function; weights are
+    passed to it. Equal kernels with equal attributes and ranges share a function. A kernel that consists of a call of a
+    kernel made earlier stays as it is. Nodes that reach no output are dropped.
 
     Args:
         model: The model; it is not changed, tensors are shared with it.
@@ -223,7 +223,7 @@ def _weights_of(kernel: ir.Model) -> list[ir.Value]:
 
 
 def _notes_in(kernel: ir.Model) -> tuple[tuple[str | None, str | None], ...]:
-    """The notes on what a kernel computes: with others, it is another function."""
+    """The metadata that are part of a kernel's identity: with other metadata, it is another function."""
     return tuple(calibration_notes(value) for node in kernel.graph for value in node.outputs)
 
 

@@ -29,7 +29,7 @@ def quotient_order(
 ) -> list[ir.Node | Group]:
     """The nodes of a graph, with groups contracted, each after all that it reads.
 
-    Of those that are ready, the one whose last node comes first in post-dfs order goes first; constants go before
+    Among ready parts, the one whose last node comes first in post-dfs order goes first; constants go before
     all others, nodes that reach no output are left out.
 
     Raises:

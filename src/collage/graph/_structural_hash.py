@@ -1,4 +1,4 @@
-"""The structural hash: a name for what a kernel computes, whatever its parts are called."""
+"""The structural hash: a digest of a kernel's computation that does not depend on names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAMPLES = 4096
 
 
 def structural_hash(model: ir.Model, *, classify_weights: bool = True) -> str:
-    """The sha256, in hexadecimal digits, of what an extracted kernel computes.
+    """The sha256, in hexadecimal digits, of the computation of an extracted kernel.
 
     It depends on operators with their domains and opset versions, attributes with control-flow bodies, how values
     connect nodes, the order, types and shapes of inputs and outputs (names of symbolic dimensions included), on the

@@ -49,7 +49,7 @@ class NestedSubGraph:
     nested: tuple[NestedSubGraph, ...] = ()
 
     def substitute(self, mapping: Mapping[int, int]) -> NestedSubGraph:
-        """The same part with every index replaced by what ``mapping`` has for it."""
+        """The same part with every index replaced by its value in ``mapping``."""
         inside = IndexSet.from_indices(mapping[i] for i in self.inside)
         return replace(self, inside=inside, nested=tuple(n.substitute(mapping) for n in self.nested))
 
@@ -128,7 +128,7 @@ class SubGraph:
 
     @property
     def summary(self) -> str:
-        """One line for people: what is inside (abbreviated), and where."""
+        """One line for people: the operators (abbreviated), and their indices."""
         words = self.label.split("+")
         label = "+".join(words) if len(words) <= 8 else "+".join([*words[:6], "…", words[-1]])
         return f"{label} {self.inside}"
@@ -224,7 +224,7 @@ class SubGraph:
 
     @property
     def depth(self) -> int:
-        """Number of nodes on the longest path from an entry; what computes constants is on none."""
+        """Number of nodes on the longest path from an entry. Nodes that compute constants are on none."""
         if self._depth < 0:
             bits, entries = self.inside.bits, self.entry_bits
             level: dict[int, int] = {}
@@ -294,7 +294,7 @@ class SubGraph:
         return None
 
     def why_ill_formed(self, config: SubGraphConfig) -> str | None:
-        """As :meth:`why_invalid`, but by its form in the graph alone: exits, depth, taps, labels and convexity."""
+        """Return the reason as :meth:`why_invalid` does, from its form alone: exits, depth, taps, labels and convexity."""
         if config.max_exits and self.exit_bits.bit_count() > config.max_exits:
             return f"it has {len(self.exit)} exits, more than {config.max_exits}"
         if config.max_depth and self.depth > config.max_depth:

@@ -1,4 +1,4 @@
-"""Reading onnx_ir graphs: what a node uses, what is constant, and a canonical order of nodes."""
+"""Reading onnx_ir graphs: the values that a node uses, constants, and a canonical order of nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collage._errors import ModelError
 __all__ = ["GraphLike", "bodies", "captured_values", "constant_tensor", "is_kernel_value", "post_dfs", "used_values"]
 
 GraphLike: TypeAlias = ir.Graph | ir.Function
-"""A main graph, a control-flow body, or a function: what a DataflowGraph is built from."""
+"""A main graph, a control-flow body, or a function: the source of a DataflowGraph."""
 
 _GRAPH_ATTRIBUTES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _NO_TENSORS = frozenset(
@@ -46,7 +46,7 @@ def captured_values(node: ir.Node) -> tuple[ir.Value, ...]:
 
 
 def used_values(node: ir.Node) -> tuple[ir.Value, ...]:
-    """Everything the node reads, each value once: its inputs, then what its bodies capture."""
+    """All values that the node reads, each once: its inputs, then the values that its bodies capture."""
     used = dict.fromkeys(v for v in node.inputs if v is not None)
     if any(a.type in _GRAPH_ATTRIBUTES for a in node.attributes.values()):
         used.update(dict.fromkeys(captured_values(node)))

@@ -9,6 +9,7 @@
     import collage.backend                                   # prepare(model).run(inputs), as onnx.backend.base has it
 """
 
-from collage.integrations._inference_session import InferenceSession, ModelMetadata, NodeArg
+from collage.integrations._inference_session import InferenceSession
+from collage.integrations._session_descriptions import ModelMetadata, NodeArg
 
 __all__ = ["InferenceSession", "ModelMetadata", "NodeArg"]

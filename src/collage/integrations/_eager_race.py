@@ -1,7 +1,7 @@
 """The comparison of a compiled graph with PyTorch itself, in turns within this process.
 
-Either side runs as the caller has it run: with conversions of tensors, with effects on arguments, and with PyTorch's threads. So
-neither has a process of its own, as executables that ``measure.comparison`` compares have.
+Either side runs as the caller has it run: with conversions of tensors, with effects on arguments, and with PyTorch's
+threads. So neither has a process of its own, as executables that ``measure.comparison`` compares have.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class EagerRace:
     """The result of a race.
 
     Attributes:
-        compiled_s: Median latency of what was compiled.
+        compiled_s: Median latency of the compiled graph.
         eager_s: Median latency of PyTorch.
-        ratio: Time of what was compiled over PyTorch's, paired by rounds.
+        ratio: Time of the compiled graph over PyTorch's, paired by rounds.
         interval: Its interval.
     """
 
@@ -45,12 +45,12 @@ class EagerRace:
 
     @property
     def eager_wins(self) -> bool:
-        """PyTorch is faster. Where that stayed in doubt until the end of the race, the median decides."""
+        """PyTorch is faster. If that stayed in doubt until the end of the race, the median decides."""
         return self.ratio > 1.0
 
 
 def lengths_alike(lengths: Sequence[int]) -> tuple[int, ...]:
-    """Return a name for all lengths that one race stands for: those between the same powers of two."""
+    """Return a name for all lengths that share one race: those between the same powers of two."""
     return tuple(length.bit_length() for length in lengths)
 
 
@@ -58,7 +58,7 @@ def race_with_eager(compiled: Call, eager: Call, arguments: Callable[[], Sequenc
     """Run both in turns until one is faster beyond doubt, or for about a second.
 
     Args:
-        compiled: Runs what was compiled.
+        compiled: Runs the compiled graph.
         eager: Runs the same graph in PyTorch.
         arguments: Makes arguments for one run, which may write to them.
     """

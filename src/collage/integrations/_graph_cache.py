@@ -1,8 +1,8 @@
 """Compiled graphs of ``torch.compile`` on disk, so that a new process need neither export nor compile them.
 
-A graph is known by everything that decides what it computes: its operators and their arguments, the types and layouts of what
-it takes, the values of the weights, the versions of PyTorch and of Collage, and the options. An entry is an artefact and a
-file of facts beside it. A graph that holds anything that cannot be told apart by its name is not kept.
+The key of a graph holds everything that its results depend on: its operators and their arguments, the types and layouts
+of its inputs, the values of the weights, the versions of PyTorch and of Collage, and the options. An entry is an artefact and a
+file of facts beside it. A graph is not kept if it holds an object that a name does not identify.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["GraphCache", "GraphFacts", "VariantFacts", "fingerprint"]
 _KNOWN_HOMES = frozenset(("torch", "_operator", "operator", "math", "builtins"))
 _SYMBOL = re.compile(r"\b[a-zA-Z_]+\d+\b")
 _NO_PART = ("db", "remeasure", "inputs", "dims")
-"""Options that say how to measure, and not what is compiled. The first call's lengths and integers are among them."""
+"""Options for measuring, which do not change the compiled code. The first call's lengths and integers are among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class GraphFacts:
     """Facts of an exported graph, whatever its weights are; see ``PureGraph``.
 
     Attributes:
-        returns: Names of what it returns.
+        returns: Names of its outputs.
         written: Positions of the arguments that it writes to.
     """
 
@@ -58,7 +58,7 @@ class VariantFacts:
 
     Attributes:
         tolerance: The tolerance.
-        suited: Lengths for which it was found to stand for the graph.
+        suited: Lengths for which the program was found to fit the graph.
         raced_on: The machine and threads on which it raced with PyTorch.
         raced: Names of lengths that are alike, and if PyTorch was faster there.
     """
@@ -105,7 +105,7 @@ class GraphCache:
         return digest.hexdigest()[:40]
 
     def graph(self, key: str) -> GraphFacts | None:
-        """Return what is known of a graph; None if that is nothing."""
+        """Return the known facts about a graph; None if that is nothing."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             return GraphFacts.from_json(json.loads((self._folder / f"{key}.json").read_text(encoding="utf-8")))
         return None
@@ -130,7 +130,7 @@ class GraphCache:
         return True
 
     def note(self, key: str, facts: GraphFacts | VariantFacts) -> None:
-        """Overwrite facts, at once and as a whole. Where that cannot be done, they stay as they were."""
+        """Overwrite facts, at once and as a whole. If that cannot be done, they stay as they were."""
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(prefix=f".{key}.", dir=self._folder)
@@ -147,7 +147,7 @@ def fingerprint(graph: torch.fx.GraphModule, weights: Iterable[int]) -> str | No
     """Return a text that tells a graph apart from every other; None if it holds something that has no such text.
 
     Args:
-        graph: What Dynamo traced.
+        graph: The graph that Dynamo traced.
         weights: Positions of its arguments that are weights.
     """
     try:
@@ -178,7 +178,7 @@ def _graph_text(graph: torch.fx.GraphModule, names: dict[str, str]) -> list[Any]
 
 
 def _results(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """Return the nodes that an output node returns: which of them share memory, and with what, counts."""
+    """Return the nodes that an output node returns. The memory that they share is part of the key."""
     return list(node.all_input_nodes) if node.op == "output" else []
 
 

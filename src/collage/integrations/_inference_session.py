@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,6 +18,7 @@ import numpy as np
 from collage._errors import ArtefactError, InputError, UsageError
 from collage._version import __version__
 from collage.integrations._io_binding import IOBinding, array_of, c_value_of, value_of
+from collage.integrations._session_descriptions import AssignedNode, AssignedSubgraph, ModelMetadata, NodeArg
 from collage.integrations._session_options import (
     CPU,
     check_fixed_lengths,
@@ -29,7 +30,7 @@ from collage.integrations._session_options import (
 )
 from collage.integrations._session_profiler import SessionProfiler
 from collage.options import CompileOptions
-from collage.runtime import MANIFEST, PACK, Executable, Port, load
+from collage.runtime import MANIFEST, PACK, Executable, load
 from collage.store import url_of
 from collage.target import TargetLike
 from collage.toolchains import registry
@@ -37,101 +38,7 @@ from collage.toolchains import registry
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["AssignedNode", "AssignedSubgraph", "InferenceSession", "ModelMetadata", "NodeArg"]
-
-_TYPES = {"float32": "float", "float64": "double"}
-"""NumPy's names of types to those of ONNX Runtime, if they differ."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeArg:
-    """An input or output, as ONNX Runtime describes it.
-
-    Attributes:
-        name: Its name.
-        shape: Lengths, symbols, or None where nothing is known.
-        type: Such as ``tensor(float)``.
-    """
-
-    name: str
-    shape: list[int | str | None]
-    type: str
-
-    @classmethod
-    def of(cls, port: Port) -> NodeArg:
-        """Describe a port."""
-        kind = "" if port.dtype is None else f"tensor({_TYPES.get(port.dtype, port.dtype)})"
-        return cls(port.name, list(port.shape or ()), port.kind or kind)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelMetadata:
-    """The metadata of a model file, with the names that ONNX Runtime uses.
-
-    Attributes:
-        producer_name: The tool that wrote the file.
-        graph_name: Name of its main graph.
-        domain: The namespace of the model, such as ``org.example``.
-        description: Description of the model.
-        graph_description: Description of its main graph.
-        version: Version of the model.
-        custom_metadata_map: Entries that the authors added, such as names of classes.
-    """
-
-    producer_name: str
-    graph_name: str
-    domain: str
-    description: str
-    graph_description: str
-    version: int
-    custom_metadata_map: dict[str, str]
-
-    @classmethod
-    def of(cls, model: ir.Model) -> ModelMetadata:
-        """Return the metadata of a model."""
-        return cls(
-            model.producer_name or "",
-            model.graph.name or "",
-            model.domain or "",
-            model.doc_string or "",
-            model.graph.doc_string or "",
-            model.model_version or 0,
-            dict(model.metadata_props),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class AssignedNode:
-    """An operator of a kernel, as ONNX Runtime's ``OrtEpAssignedNode`` describes it.
-
-    Attributes:
-        name: Its name.
-        domain: The domain of its operator set.
-        op_type: Its operator.
-    """
-
-    name: str
-    domain: str
-    op_type: str
-
-
-@dataclass(frozen=True, slots=True)
-class AssignedSubgraph:
-    """A kernel, as ONNX Runtime's ``OrtEpAssignedSubgraph`` describes it.
-
-    Attributes:
-        ep_name: The target that runs it.
-        nodes: Its operators.
-        kernel: Its name.
-    """
-
-    ep_name: str
-    nodes: tuple[AssignedNode, ...]
-    kernel: str
-
-    def get_nodes(self) -> list[AssignedNode]:
-        """Return its operators."""
-        return list(self.nodes)
+__all__ = ["InferenceSession"]
 
 
 class InferenceSession:
@@ -142,14 +49,14 @@ class InferenceSession:
 
     Args:
         path_or_bytes: A model's file or bytes, or an artefact's folder or zip.
-        sess_options: ONNX Runtime's options. ``intra_op_num_threads``, ``enable_profiling`` and overrides of a model's free
-            dimensions do what they do there. Others are warned of if they change nothing here, and refused if they promise
-            what Collage does not keep.
+        sess_options: ONNX Runtime's options. ``intra_op_num_threads``, ``enable_profiling`` and overrides of a model's
+            free dimensions have the same effect as there. Options without effect here cause a warning. Options whose
+            effect Collage cannot provide are refused.
         providers: Execution providers. Only the CPU's is there, and others are warned of.
         provider_options: Options for them, which are warned of.
-        targets: The menu; None is what ``choose_menu`` says.
+        targets: The menu; None is the result of ``choose_menu``.
         options: See ``CompileOptions``.
-        cache_dir: Where compiled models are kept; None is ``collage/sessions`` in the user's cache folder.
+        cache_dir: Folder of compiled models; None is ``collage/sessions`` in the user's cache folder.
         trusted: An artefact is one of your own; see ``collage.load``.
         enable_fallback: Taken as ONNX Runtime takes it. The host stands in for kernels that fail in any case.
 
@@ -273,14 +180,14 @@ class InferenceSession:
         ]
 
     def get_modelmeta(self) -> ModelMetadata:
-        """Return what the model's file says about the model."""
+        """Return the metadata of the model's file."""
         return self._metadata
 
     def enable_fallback(self) -> None:
         """Do nothing: the host stands in for kernels that fail, in any case."""
 
     def disable_fallback(self) -> None:
-        """Warn that the host goes on to stand in for kernels that fail."""
+        """Warn that the host still replaces kernels that fail."""
         warnings.warn(
             "the host still replaces kernels that fail, with a warning; collage.load(path, debug=True) raises instead",
             stacklevel=2,
@@ -315,6 +222,16 @@ class InferenceSession:
         """Run the model in another thread, which then calls ``callback(results, user_data, error)``.
 
         The error is an empty text if there was none. Otherwise the results are empty.
+
+        Args:
+            output_names: As for ``run``.
+            input_feed: As for ``run``.
+            callback: Called with the results, ``user_data`` and the error.
+            user_data: Any object, for the callback.
+            run_options: As for ``run``.
+
+        Raises:
+            InputError: An output is unknown.
         """
         check_run_options(run_options)
         wanted = self._wanted(output_names)
@@ -333,7 +250,11 @@ class InferenceSession:
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
-        """Run the model on ``OrtValue``s, and return such, which share memory with the arrays behind them."""
+        """Run the model on ``OrtValue``s, and return ``OrtValue``s that share memory with the output arrays.
+
+        Raises:
+            InputError: A name, type or shape does not fit.
+        """
         check_run_options(run_options)
         wanted = self._wanted(output_names)
         outputs = self._outputs_of(input_dict_ort_values)
@@ -362,7 +283,7 @@ class InferenceSession:
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
-        """Run the model on what is bound. Outputs that memory is bound to are written there.
+        """Run the model on the bound inputs and outputs. Outputs that memory is bound to are written there.
 
         Raises:
             InputError: The binding is another session's, or something that is bound does not fit.
@@ -375,7 +296,11 @@ class InferenceSession:
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
     ) -> Any:
-        """Return an ``OrtValue`` on the CPU."""
+        """Return an ``OrtValue`` on the CPU.
+
+        Raises:
+            InputError: The device is not the CPU.
+        """
         import onnxruntime
 
         if device_type.lower() != "cpu":
@@ -383,7 +308,7 @@ class InferenceSession:
         return onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(shape), element_type, "cpu", device_id)
 
     def end_profiling(self) -> str:
-        """Write what was recorded of the runs since the session was made, and return the file's name.
+        """Write the recorded runs to a file, and return its name.
 
         Raises:
             UsageError: The session was not made with ``SessionOptions.enable_profiling``.
@@ -485,7 +410,7 @@ def _default_cache() -> Path:
 def _compiled(
     model: ir.Model, targets: Iterable[TargetLike] | None, options: CompileOptions, cache: Path
 ) -> Executable:
-    """Compiles a model, or loads what an earlier session compiled of it."""
+    """Compile a model, or load the result of an earlier session."""
     # Late: a session that only runs an artefact needs none of these.
     from collage.compiler.pipeline import compile
     from collage.frontend import model_digest
@@ -520,7 +445,7 @@ def _key(digest: str, menu: Sequence[str], options: CompileOptions) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A mapping as JSON has it; other values by what they are written as."""
+    """Return a mapping as a dictionary, and any other value as its ``repr``."""
     return dict(value) if isinstance(value, Mapping) else repr(value)
 
 

@@ -73,10 +73,10 @@ class IOBinding:
         self._want(name, array_of(ortvalue))
 
     def synchronize_inputs(self) -> None:
-        """Do nothing: memory of the CPU is never behind."""
+        """Do nothing: inputs on the CPU need no synchronisation."""
 
     def synchronize_outputs(self) -> None:
-        """Do nothing: memory of the CPU is never behind."""
+        """Do nothing: outputs on the CPU need no synchronisation."""
 
     def get_outputs(self) -> list[Any]:
         """Return the outputs of the last run as ``OrtValue``s that share their memory, in the order of binding."""
@@ -121,7 +121,7 @@ def array_of(value: Any) -> Any:
     """Return a tensor of ONNX Runtime as an array over the same memory; texts and types that NumPy lacks are copied.
 
     Args:
-        value: An ``OrtValue``, or the object behind one.
+        value: An ``OrtValue``, or the C object inside one.
 
     Raises:
         InputError: It lies on another device.
@@ -140,7 +140,7 @@ def array_of(value: Any) -> Any:
 
 
 def c_value_of(value: Any, port: Port) -> Any:
-    """Return an output as the object behind an ``OrtValue``, in memory of its own."""
+    """Return an output as the C object inside an ``OrtValue``, in memory of its own."""
     from onnxruntime.capi import _pybind_state as binding
 
     if not isinstance(value, np.ndarray):

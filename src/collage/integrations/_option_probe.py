@@ -48,7 +48,7 @@ def overridden(options: Any, dims: Sequence[tuple[str, str]]) -> list[int | None
                     "the session was not made: SessionOptions.set_load_cancellation_flag is set"
                 ) from None
             if "initializer" not in str(error):
-                raise UsageError(f"ONNX Runtime makes no session with these SessionOptions: {said}") from None
+                raise UsageError(f"ONNX Runtime cannot make a session with these SessionOptions: {said}") from None
             raise UsageError(
                 "SessionOptions.add_external_initializers is not supported; write the weights into the model, as "
                 f"onnx.external_data_helper.load_external_data_for_model does ({said})"

@@ -32,13 +32,13 @@ __all__ = [
 CPU = "CPUExecutionProvider"
 
 HONOURED = frozenset(("intra_op_num_threads", "enable_profiling", "profile_file_prefix"))
-"""Options of a session that do what they do in ONNX Runtime."""
+"""Options of a session that have the same effect as in ONNX Runtime."""
 
 REFUSED: Mapping[str, str] = {
     "optimized_model_filepath": "session.executable.save(path) writes the compiled model",
     "use_deterministic_compute": "kernels of several toolchains give no such promise; targets=['host'] runs operators as written",
 }
-"""Options of a session that promise what Collage does not keep, and the way out."""
+"""Options of a session whose effect Collage cannot provide, each with advice."""
 
 WITHOUT_EFFECT: Mapping[str, str] = {
     "inter_op_num_threads": "kernels run one after the other; a plan of devices, --devices, runs some side by side",
@@ -202,7 +202,7 @@ def check_session_options(options: Any) -> None:
         options: An ``onnxruntime.SessionOptions``, or an object with some of its attributes; None is the default.
 
     Raises:
-        UsageError: One promises what Collage does not keep, or is not known.
+        UsageError: Collage cannot provide the effect of an option, or does not know it.
     """
     if options is None:
         return
@@ -240,7 +240,7 @@ def check_run_options(options: Any) -> None:
 
     Raises:
         ToolchainError: ``terminate`` is set.
-        UsageError: An option promises what Collage does not keep, or is not known.
+        UsageError: Collage cannot provide the effect of an option, or does not know it.
     """
     if options is None:
         return
@@ -307,7 +307,7 @@ def check_fixed_lengths(options: Any, ports: Sequence[Port]) -> None:
 
 
 def _fixed(options: Any, dims: Sequence[tuple[str, str, str]]) -> dict[str, int]:
-    """Return the fixed lengths, by the third of what is said of each dimension: symbol, denotation, name."""
+    """Return the fixed lengths by name of the dimension; ONNX Runtime's text gives symbol, denotation and name."""
     if options is None or not hasattr(options, "add_free_dimension_override_by_name"):
         return {}
     lengths = overridden(options, [(symbol, denotation) for symbol, denotation, _ in dims])
@@ -346,7 +346,7 @@ def check_providers(providers: Sequence[Any] | None, provider_options: Sequence[
 
 
 def _refuse_plain(options: Any, kind: str) -> None:
-    """Raise UsageError for what has no options as attributes, and so would be ignored."""
+    """Raise UsageError for an object without options as attributes, which would be ignored."""
     if isinstance(options, Iterable | int | float):
         hint = "; execution providers are providers=[...]" if isinstance(options, list | tuple | str) else ""
         raise UsageError(f"options are an onnxruntime.{kind}, not {options!r:.80}{hint}")

@@ -16,7 +16,7 @@ from collage.runtime import Executable
 __all__ = ["SessionProfiler"]
 
 _MOST_EVENTS = 1_000_000
-"""As many as ONNX Runtime keeps; later ones are dropped."""
+"""Most events, the same number as in ONNX Runtime; later ones are dropped."""
 
 
 class SessionProfiler:

@@ -1,9 +1,9 @@
-"""A graph that Dynamo traced, as a function without side effects, and how its effects are made up for.
+"""A graph that Dynamo traced, as a function without side effects. Its effects are applied after each call.
 
 ONNX models are functions: they change nothing and their outputs share no memory. PyTorch's graphs may write to their
-arguments, and may return views of these or of each other. So a graph is taken apart here. ``PureGraph.program`` computes the
-new contents of what is written to and those outputs that are new tensors. ``PureGraph.finish`` writes the contents back, and
-returns the outputs as PyTorch lays them out.
+arguments, and may return views of these or of each other. So a graph is taken apart here. ``PureGraph.program``
+computes the new contents of tensors that are written to, and the outputs that are new tensors. ``PureGraph.finish``
+writes the contents back, and returns the outputs as PyTorch lays them out.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class PureGraph:
     """A graph without its side effects.
 
     Args:
-        graph: What Dynamo traced.
-        arguments: What it is called with.
-        known: What another process found out of the same graph.
+        graph: The graph that Dynamo traced.
+        arguments: The arguments of the call.
+        known: Findings of another process about the same graph.
 
     Attributes:
         takes: Positions of the arguments that the program takes. The others are lengths of these.
         written: Positions of the arguments that the graph writes to.
-        returns: Names of what the program returns.
-        unique: Names of what the program returns, each once.
+        returns: Names of the program's outputs.
+        unique: Names of the program's outputs, each once.
         has_work: The graph computes something, rather than only making views.
 
     Raises:
@@ -79,7 +79,7 @@ class PureGraph:
         self._layouts(arguments)
 
     def program(self, arguments: Sequence[Any]) -> torch.export.ExportedProgram:
-        """Return the function: of the arguments that it takes, it returns what is written and then new outputs."""
+        """Return the function. It takes the selected arguments, and returns written tensors, then new outputs."""
         if self._program is None:
             self._export(arguments)
         assert self._program is not None
@@ -110,7 +110,7 @@ class PureGraph:
         return position in self._weights
 
     def allows(self, arguments: Sequence[Any]) -> bool:
-        """Return if the program stands for the graph at these arguments, which it may not at every length."""
+        """Return True if the program fits the graph at these arguments. It may not fit at every length."""
         self.program(arguments)
         return _passes(self._guards, [arguments[i] for i in self.takes])
 
@@ -131,11 +131,11 @@ class PureGraph:
         return [results[i] for i in self._fresh]
 
     def finish(self, arguments: Sequence[Any], computed: Sequence[torch.Tensor]) -> list[Any]:
-        """Write back what the graph writes, and return its outputs.
+        """Write back the tensors that the graph changes, and return its outputs.
 
         Args:
-            arguments: The graph's.
-            computed: What the program returned.
+            arguments: The arguments of the graph.
+            computed: Outputs of the program.
         """
         layouts = self._layouts(arguments)
         for i, value in zip(self.written, computed, strict=False):
@@ -172,7 +172,7 @@ class PureGraph:
         return not _varies(fake) or (where is not None and where[1] is not None)
 
     def _sharing(self) -> dict[int, int]:
-        """Return which outputs lie in the memory of an argument, and of which."""
+        """Return the outputs that lie in the memory of an argument, each with the position of that argument."""
         owners: dict[int, int] = {}
         for i, fake in enumerate(self._fakes):
             if isinstance(fake, torch.Tensor):
@@ -322,11 +322,11 @@ def weights_of(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> set[int
 def exported_bound(
     pure: PureGraph, arguments: Sequence[Any], bound: Sequence[int]
 ) -> tuple[torch.export.ExportedProgram, Any]:
-    """Return the program of a graph with constants in place of some arguments, and what checks further arguments.
+    """Return the program of a graph with constants in place of some arguments, and the check of further arguments.
 
     Args:
         pure: The graph.
-        arguments: What it is called with.
+        arguments: The arguments of the call.
         bound: Positions of those that become constants; the others stay inputs, in order.
 
     Raises:
@@ -352,7 +352,7 @@ def _export(module: torch.nn.Module, arguments: tuple[Any, ...], shapes: Any, fu
 
 
 def _guards(program: torch.export.ExportedProgram) -> Any:
-    """Return what PyTorch calls to check that a program may be called with arguments."""
+    """Return the function that checks if a program may be called with arguments."""
     with quiet_export():
         return getattr(program.module(), "_guards_fn", None)
 
@@ -392,7 +392,7 @@ def _value(length: Any, symbols: Mapping[Any, tuple[int, int | None]], arguments
 
 
 def _dynamic(fake: Any) -> Any:
-    """Return which dimensions of an argument vary, as ``torch.export`` is told."""
+    """Return the varying dimensions of an argument, in the form of ``torch.export``."""
     if isinstance(fake, torch.SymInt):
         return torch.export.Dim.DYNAMIC
     if not isinstance(fake, torch.Tensor):
@@ -401,7 +401,7 @@ def _dynamic(fake: Any) -> Any:
 
 
 def _varies(length: Any) -> bool:
-    """Return if a length is symbolic, and Dynamo did not find out later that it is fixed."""
+    """Return True if a length is symbolic, and Dynamo did not fix it later."""
     return isinstance(length, torch.SymInt) and bool(length.node.expr.free_symbols)
 
 

@@ -15,13 +15,13 @@ _PIECE_BYTES = 64 << 10
 
 
 class WeightWatch:
-    """The contents of tensors, compared with what they were.
+    """Watches the contents of tensors for changes.
 
-    Each look compares how every tensor begins, and one piece of one tensor. So a change of all of a tensor, or of a small
-    one, is seen at once, and any other after as many looks as there are pieces.
+    Each look compares how every tensor begins, and one piece of one tensor. So a change of a whole tensor, or of a
+    small one, is seen at once. Any other is seen after one look per piece.
 
     Args:
-        tensors: By a number of the caller's.
+        tensors: Tensors by numbers that the caller chose.
 
     Attributes:
         pieces: Looks after which every byte was compared.
@@ -42,11 +42,11 @@ class WeightWatch:
         self.pieces = len(pieces)
 
     def changed_now(self) -> list[int]:
-        """Return the numbers of tensors that begin otherwise. All tensors must be where they were."""
+        """Return the indices of the tensors whose first bytes have changed. All tensors must be where they were."""
         return [number for number, place, size, was in self._heads if ctypes.string_at(place, size) != was]
 
     def changed_before(self) -> list[int]:
-        """Return the number of the tensor whose next piece differs, if it does: that may have been so for some looks."""
+        """Return the number of the tensor whose next piece differs, if one does. The change may be some looks old."""
         if not self._pieces:
             return []
         number, place, size, was = self._pieces[self._next]

@@ -1,8 +1,8 @@
 """ONNX's backend interface: ``prepare(model) -> BackendRep``, ``BackendRep.run(inputs)``.
 
 Made for ONNX's backend test suite and for tools that speak this interface. Kernels are measured one by one and the plan of
-the least predicted cost is taken; nothing is raced end to end. Worker processes are kept between models, and so is what was
-measured: for as long as the process lives, or where ``COLLAGE_DB`` says.
+the least predicted cost is taken; nothing is raced end to end. Worker processes and timings are kept between models,
+until the process ends or in the database ``COLLAGE_DB``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class CollageBackend(Backend):  # type: ignore[misc]
 
 @functools.cache
 def _own_database() -> str:
-    """A database of this process: what holds for all models, such as what a call costs, is measured once."""
+    """A database of this process, so that facts about all models, such as the cost of a call, are measured once."""
     folder = make_scratch()
     atexit.register(remove_scratch, folder)
     return f"sqlite:///{folder}/timings.sqlite"

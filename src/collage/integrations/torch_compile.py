@@ -2,8 +2,7 @@
 
 PyTorch finds it by entry point. It computes what PyTorch computes, effects on buffers and inputs included, or leaves the
 graph to PyTorch, and one warning says so and why: gradients, random numbers, what cannot be exported or compiled, and results
-that differ from PyTorch's. Lengths at which PyTorch is faster are left to it too. What the user asked for wrongly is raised to
-the caller.
+that differ from PyTorch's. Lengths at which PyTorch is faster are left to it too. Errors of the user are raised to the caller.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ Call = Callable[..., Any]
 _logger = logging.getLogger(__name__)
 
 _PATIENCE_S = 3.0
-"""A line says what is going on when compiling takes longer."""
+"""A line reports progress if compiling takes longer."""
 
 _CHECKED_CALLS = 2
-"""The first calls with new lengths whose results are compared with PyTorch's."""
+"""Number of first calls with new lengths whose results are compared with PyTorch's."""
 
 _SLACK = 10
 """PyTorch's results may differ from Collage's by this many times the tolerance between two toolchains."""
@@ -75,10 +74,10 @@ def collage_backend(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Call:
-    """Return what runs a graph for ``torch.compile``; it compiles when it is first called.
+    """Return the function that runs a graph for ``torch.compile``; it compiles when it is first called.
 
     Args:
-        graph: What Dynamo traced.
+        graph: The graph that Dynamo traced.
         example_inputs: Its arguments, which the first call brings again.
         options: ``targets``, ``toolchains``, ``workers`` and ``say`` of ``collage.compile``, and its ``options``, or single
             fields of these, such as ``{"targets": ["llvm"], "threads": 2}``. ``cache_dir`` is the folder in which compiled
@@ -93,7 +92,7 @@ class _Variant:
     """A graph, compiled with the values of some of its arguments.
 
     Attributes:
-        executable: What was compiled.
+        executable: The compiled graph.
         varying: Positions of the arguments that it takes.
         positions: Positions of the arguments whose values it has.
         bound: These arguments.
@@ -210,7 +209,7 @@ class _Compiled:
         return results
 
     def _is_to_race(self, lengths: tuple[int, ...]) -> bool:
-        """Return True once for all lengths that are alike, unless the user asked for no comparisons."""
+        """Return True once for all similar lengths, unless the user switched comparisons off."""
         alike = lengths_alike(lengths)
         with self._lock:
             is_new = alike not in self._is_eager and len(self._is_eager) < _MOST_RACES
@@ -219,7 +218,7 @@ class _Compiled:
         return is_new
 
     def _race(self, pure: PureGraph, variant: _Variant, lengths: tuple[int, ...], arguments: Sequence[Any]) -> None:
-        """Find out if PyTorch is faster at such lengths, and have it run them then."""
+        """Test if PyTorch is faster at such lengths. If it is, leave them to PyTorch."""
 
         def own() -> list[Any]:
             return [value.clone() if i in pure.written else value for i, value in enumerate(arguments)]
@@ -238,7 +237,7 @@ class _Compiled:
         )
 
     def _tell(self, line: str) -> None:
-        """Log what was decided, and say it to a user that asked for a report."""
+        """Log the decision, and report it to a user that asked for a report."""
         line = f"a graph of {len(self._graph.graph.nodes)} operators for torch.compile: {line}"
         _logger.info("%s", line)
         if "say" in self._settings:
@@ -375,7 +374,7 @@ class _Compiled:
                 raise WrongAnswer(f"the compiled graph returns {value.dtype}, not {expected.dtype}")
             found = compare(as_numpy(value), as_numpy(expected), variant.tolerance)
             if not found.ok:
-                raise WrongAnswer(f"the compiled graph computes something else: {found.reason}")
+                raise WrongAnswer(f"the compiled graph and PyTorch's differ: {found.reason}")
         variant.checked.add(lengths)
 
     def _check_lengths(self, arguments: Sequence[Any]) -> None:
@@ -451,7 +450,7 @@ def _progress(count: int, is_told: bool) -> Iterator[None]:
 
 
 def _here() -> str:
-    """Return what a race depends on beside the graph: the machine, and how many threads PyTorch has."""
+    """Return the facts besides the graph that a race depends on: the machine, and PyTorch's number of threads."""
     return f"{this_machine().fingerprint} {torch.get_num_threads()}"
 
 

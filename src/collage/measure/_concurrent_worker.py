@@ -110,7 +110,7 @@ def _runs(
 
 
 def _rate(found: Sequence[tuple[int, float, list[float]]]) -> float:
-    """Return runs per second: the sum over streams, of which each ends with a whole run."""
+    """Return runs per second: the sum over streams. Each stream ends with a whole run."""
     return sum(done / max(seconds, 1e-9) for done, seconds, _ in found)
 
 
@@ -210,7 +210,7 @@ class OriginalAtOnceWorker(OriginalFileWorker):
     """The original file on ONNX Runtime with its defaults, under load: one session, called by several threads or by one.
 
     Args:
-        concurrency: Number of callers. If a single one gets more done, that is what counts.
+        concurrency: Number of callers. If a single one has a higher throughput, that counts.
         arguments: See ``OriginalFileWorker``.
     """
 

@@ -1,4 +1,4 @@
-"""A finalist in a process of its own: loads one executable, checks it, runs it when told to. Runs in the child."""
+"""The worker of one finalist: it loads an executable, checks it, and runs it on request. Runs in the child."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class _Service:
     Args:
         call: Runs the model on inputs by name; outputs by name.
         inputs: Names of its inputs.
-        notes: What is noted while it runs: kernels that fail, for which the host stands in.
+        notes: Notes of the run: kernels that fail, for which the host stands in.
         values: Folders of ``ValueStore``s with the model's inputs and reference outputs. It is checked on all of them.
-        weights: Of the first of these folders, on which it is timed: how often each is met. They add up to 1.
+        weights: Frequencies of the first folders, on which it is timed. They add up to 1.
         lengths: The same with other lengths, for which the host may stand in.
-        is_reduced: It computes in a coarser type than the model. Then its error on probing inputs does not count: they are
-            not what a budget is stated for. Its outputs there must be recognisable.
+        is_reduced: It computes in a coarser type than the model. Then its error on probing inputs does not count, since
+            a budget is stated for the user's data. Its outputs there must be recognisable.
         is_calibrated: It quantises by ranges. Then its outputs on inputs beyond these need only be finite.
     """
 
@@ -125,7 +125,7 @@ class ExecutableWorker(_Service):
         values: See ``_Service``.
         weights: The same.
         lengths: The same.
-        factories: How its toolchains are made: ``module:Class`` and keyword arguments, by name.
+        factories: The factory of each toolchain, by name: ``module:Class`` and keyword arguments.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class VendorWorker(_Service):
         self._precision = getattr(kernel, "precision", None)
 
     def check(self, tolerance: float) -> dict[str, Any]:
-        """Check as every service does, and tell the type that the kernel computes in, if it says so."""
+        """Check as every service does, and return the type that the kernel computes in, if it states one."""
         return {**super().check(tolerance), "precision": self._precision}
 
 

@@ -75,7 +75,7 @@ class KernelWorker:
             return asdict(availability_for(self._toolchain, Target.parse(target)))
 
     def build(self, kernel: str, target: str, workspace: str, threads: int) -> dict[str, Any]:
-        """Compile a kernel and load it, so that whatever cannot be loaded is found out here.
+        """Compile a kernel and load it, so that a kernel that cannot be loaded fails here.
 
         Args:
             kernel: Name of an ONNX file in the workspace.
@@ -133,9 +133,9 @@ class KernelWorker:
         rounding_sensitive: Sequence[str],
         tolerance: float,
     ) -> dict[str, Any]:
-        """Run a kernel on the model's real values and compare what it returns.
+        """Run a kernel on the model's real values and compare its outputs.
 
-        A kernel that writes over its inputs is wrong too: what else reads them would be spoiled. At other lengths than the
+        A kernel that writes over its inputs is wrong too, since other kernels read them. At other lengths than the
         user's it may fail, since the host stands in for kernels that do; it must not be wrong.
 
         Args:
@@ -147,7 +147,8 @@ class KernelWorker:
             lengths: The same for inputs of other lengths.
             inputs: Names of the kernel's inputs in the stores, in order.
             expected: Names of its outputs in the stores, in order; those that a store marks as random are not checked.
-            rounding_sensitive: Outputs that follow from decisions of the kernel's own: their unsettled elements are not compared.
+            rounding_sensitive: Outputs that follow from decisions of the kernel's own: their unsettled elements are not
+                compared.
             tolerance: See ``collage.numerics.compare``.
 
         Returns:
@@ -196,7 +197,7 @@ class KernelWorker:
     def profile(
         self, compiled: dict[str, Any], target: str, workspace: str, values: str, inputs: Sequence[str], repeats: int
     ) -> dict[str, float] | None:
-        """Seconds per node name, or None if the toolchain cannot tell."""
+        """Seconds per node name, or None if the toolchain has no profiler."""
         if not isinstance(self._toolchain, Profiler):
             return None
         arrays = _arrays(ValueStore(Path(values)), inputs)
@@ -278,7 +279,7 @@ class KernelWorker:
         inputs: Sequence[str],
         folder: str,
     ) -> list[int]:
-        """Run an operator with bodies, and keep what each body is given in its first, its middle and its last run.
+        """Run an operator with bodies, and keep the inputs of each body in its first, its middle and its last run.
 
         Args:
             compiled: The operator; each of its bodies is one kernel.
@@ -287,10 +288,10 @@ class KernelWorker:
             threads: As for ``build``.
             values: Folder of a ``ValueStore``.
             inputs: Names of the kernel's inputs in the store, in order.
-            folder: Where ``ValueStore``s called by the numbers of body and occasion are made.
+            folder: Folder in which ``ValueStore``s are made, named by the numbers of body and occasion.
 
         Returns:
-            How often each body runs.
+            The number of runs of each body.
         """
         kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
         assert isinstance(kernel, ControlFlowKernel)

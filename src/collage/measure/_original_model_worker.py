@@ -30,18 +30,18 @@ class OriginalService:
         return {"evaluator": loaded.evaluator, "outputs": loaded.outputs, "values": sorted(loaded.values)}
 
     def drop(self) -> None:
-        """Forget the model, and what it returned."""
+        """Forget the model and its outputs."""
         self._model, self._latest = None, {}
 
     def run(self, values: str, names: Sequence[str]) -> int:
-        """Run the model on the inputs in a store, and keep what it returns for ``settle``.
+        """Run the model on the inputs in a store, and keep its outputs for ``settle``.
 
         Args:
             values: Folder of a ``ValueStore`` that holds the inputs.
             names: Values to keep.
 
         Returns:
-            How many elements of its outputs are NaN or infinite.
+            The number of elements of its outputs that are NaN or infinite.
         """
         assert self._model is not None
         store = ValueStore(Path(values))
@@ -54,7 +54,7 @@ class OriginalService:
         return sum(_not_finite(value) for value in outputs if isinstance(value, np.ndarray))
 
     def settle(self, values: str, names: Sequence[str], tolerance: float) -> list[list[Any]]:
-        """Compare what the latest run returned with a store, and put the outputs in their place there.
+        """Compare the outputs of the latest run with a store, and replace the outputs there.
 
         Args:
             values: Folder of a ``ValueStore`` with the values of the prepared model on the same inputs.

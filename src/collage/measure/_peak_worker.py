@@ -12,12 +12,12 @@ __all__ = ["PeakWorker"]
 
 _SIDE = 256
 _COPIED_BYTES = (64 << 10, 256 << 10, 1 << 20)
-"""The C library copies in other ways as sizes grow. One of them was ten times slower than those before and after it."""
+"""Sizes of copies, since the C library copies in several ways. One way was ten times slower than those for other sizes."""
 _TRIES = 100
 
 
 class PeakWorker:
-    """One core at its best in short bursts: times the number of cores, an upper bound even where neighbours are busy."""
+    """Measures the best rates of one core in short bursts. Multiplied by the cores, they bound the machine's rates."""
 
     def flops_per_s(self) -> float:
         """Floating-point operations per second of a matrix product."""

@@ -1,4 +1,4 @@
-"""Several toolchains in one process, to see whether they get on. Runs in the child."""
+"""Several toolchains in one process, to test if they work together. Runs in the child."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ProcessCompatWorker:
     """Loads toolchains one after the other, as an executable does.
 
     Args:
-        members: Of each: ``factory`` (``module:Class``), its ``arguments``, and a ``target`` of its.
+        members: For each toolchain ``factory`` (``module:Class``), its ``arguments``, and one of its targets as ``target``.
         workspace: Folder for their kernels.
     """
 
@@ -36,7 +36,7 @@ class ProcessCompatWorker:
         self._workspace = Path(workspace)
 
     def probe(self) -> str | None:
-        """Build a kernel on each toolchain, run them in turns; what is wrong then, or None."""
+        """Build a kernel on each toolchain and run them in turns; return the fault that shows, or None."""
         cores = os.sched_getaffinity(0)
         loaded = {member["target"]: self._load(member) for member in self._members}
         kernels = {target: made for target, made in loaded.items() if made is not None}
@@ -53,7 +53,7 @@ class ProcessCompatWorker:
     def _load(self, member: Mapping[str, Any]) -> tuple[Kernel, Any] | None:
         """A kernel that wakes the toolchain's threads, a plainer one where it does not take that.
 
-        None where it takes neither: then it can only be said that its library does no harm by being there.
+        None if it takes neither. Then only the presence of its library is tested.
         """
         module, _, name = member["factory"].partition(":")
         toolchain: Toolchain = getattr(importlib.import_module(module), name)(**member["arguments"])

@@ -1,8 +1,8 @@
-"""The survey of a model: what each toolchain takes, how long it needs for that as a whole, and where the time goes.
+"""The baselines of a model: the operators that each toolchain takes, their time as one kernel, and the time per operator.
 
 Before any candidate is looked at, every target is tried on the whole model, or, where it refuses some operators, on the
 largest ranges that it takes. That is needed anyway (nothing that Collage makes may be slower), it answers most questions
-of support with a single build, and profiles of these large kernels tell what smaller ones may cost.
+of support with a single build, and profiles of these large kernels give first estimates of smaller ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HOPELESS = 3.0
 _PRECISIONS = ("f32", "bf16", "int8", "f16")
 """The order in which targets are measured, by the option ``precision``. All others come last."""
 _MOST_RANGES = 16
-"""If a target takes a model only in pieces, at most so many of the largest are measured as its greedy partitioning."""
+"""Most pieces to measure of a target that takes a model only in pieces: the largest, as its greedy partitioning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class TargetBaseline:
     Attributes:
         target: The target.
         availability: True if its toolchain can be used here.
-        support: Which nodes it takes, by index, and why not.
+        support: For each node, by index, if the target takes it, and the reason if it does not.
         ranges: Maximal ranges of nodes that it takes, as bits; a single one where it takes the whole model.
         outcomes: The result of measuring each of them.
-        profile: Seconds per node inside these ranges, where its toolchain can tell.
+        profile: Seconds per node inside these ranges, if its toolchain has a profiler.
         refusal: The reason why it cannot take the whole model, or None.
-        refusal_status: What happened when it was tried on the whole model.
+        refusal_status: Outcome of the attempt on the whole model.
     """
 
     target: Target
@@ -181,7 +181,7 @@ class _BaselineMeasurer:
         )
 
     def _probe(self) -> dict[int, Support]:
-        """Compile each distinct operator once; twelve equal ones are asked about once, and never again."""
+        """Compile each distinct operator once; equal ones are compiled once, and the answer is stored."""
         support: dict[int, Support] = {}
         asked: dict[str, Support] = {}
         for i in range(len(self.graph)):

@@ -53,7 +53,7 @@ BodyPlan = tuple[tuple[BodyKernel, ...], ...]
 
 
 class BodyPlans:
-    """Plans of bodies, and the targets of the host that stand for them."""
+    """Plans of bodies, and the targets of the host that represent them."""
 
     def __init__(self) -> None:
         self._plans: dict[Target, BodyPlan] = {}
@@ -63,7 +63,7 @@ class BodyPlans:
 
         Args:
             plan: The plan.
-            build_of: Tells what the timings of a target depend on.
+            build_of: Returns the build of a target's toolchain, on which timings depend.
         """
         told = repr(
             [[(k.inside.bits, str(k.target), k.nested, build_of(k.target)) for k in kernels] for kernels in plan]
@@ -73,13 +73,13 @@ class BodyPlans:
         return target
 
     def of(self, target: Target) -> BodyPlan:
-        """Return the plan that a target stands for.
+        """Return the plan that a target represents.
 
         Raises:
             UsageError: No plan is known of it.
         """
         if target not in self._plans:
-            raise UsageError(f"nothing says what the kernels of {target} are")
+            raise UsageError(f"the kernels of {target} are not known")
         return self._plans[target]
 
     def leaves(self, target: Target) -> tuple[Target, ...]:
@@ -158,7 +158,7 @@ class BodyPlans:
         return BodyKernel(inside, target, parts, str(told["rule"]))
 
     def inside(self, node: ir.Node, target: Target, name: str) -> list[PlacedKernel]:
-        """Return the kernels in the bodies of a node, outer ones first; none if its target stands for no plan.
+        """Return the kernels in the bodies of a node, outer ones first; none if its target represents no plan.
 
         Args:
             node: The node.
@@ -175,7 +175,7 @@ class BodyPlans:
 
         Args:
             model: A model whose nodes have unique names; it is not changed.
-            nodes: Names of nodes of its main graph, each with its target and with what names in its bodies begin with.
+            nodes: Names of nodes of its main graph, each with its target and the prefix of names in its bodies.
         """
         model = copy_model(model)
         by_name = {str(node.name): node for node in model.graph.all_nodes()}
@@ -224,7 +224,7 @@ class PlacedKernel:
     name: str
 
     def spec(self, nodes: Mapping[str, ir.Node], model: ir.Model) -> KernelSpec:
-        """Return what becomes a function of a copy of the model, whose nodes are found by name."""
+        """Return the partition of a copy of the model, whose nodes are found by name."""
         graph = DataflowGraph(list(bodies(nodes[self.holder]))[self.number], model=model)
         mapping = {i: graph.index_of(nodes[str(self.sub_graph.graph.node(i).name)]) for i in self.sub_graph}
         attributes = kernel_attributes(self.kernel.target, self.name) | {"rule": self.kernel.rule}

@@ -29,10 +29,10 @@ def is_searchable(node: ir.Node) -> bool:
 
 
 def body_model(graph: DataflowGraph, node: ir.Node, name: str) -> ir.Model:
-    """Return the body of a node as a model whose inputs are what varies: its own inputs, and values from outside.
+    """Return the body of a node as a model. Its inputs are the body's inputs, and values from outside.
 
-    Lengths of what is carried from one iteration to the next are stated only where they follow: from the lengths with which it
-    begins, and from operators that keep them. All others are free.
+    Lengths of values carried from one iteration to the next are stated only if they follow from the initial lengths and
+    from operators that keep them. All others are free.
 
     Args:
         graph: The body.
@@ -63,7 +63,7 @@ def body_model(graph: DataflowGraph, node: ir.Node, name: str) -> ir.Model:
 def state_lengths(node: ir.Node, model: ir.Model) -> None:
     """State in the bodies of a node, and in those within, the lengths that `body_model` finds.
 
-    What the model says of a result of which nothing is found stays: it is the shape of an empty stack.
+    The shape of a result of which nothing is found stays as the model states it: it is the shape of an empty stack.
     """
     for body in bodies(node):
         found = body_model(DataflowGraph(body, model=model), node, "lengths").graph
@@ -82,7 +82,7 @@ Lengths = tuple[int | str | None, ...] | None
 
 
 def _carried(graph: DataflowGraph, node: ir.Node) -> list[tuple[ir.Value, ir.Value | None, ir.Value]]:
-    """Return the states of a Loop or a Scan: each in the body, with what it begins as, and what is handed on."""
+    """Return the states of a Loop or a Scan: the body's input, its initial value, and the body's output for the next turn."""
     body = graph.graph
     inputs, outputs = list(body.inputs), list(body.outputs)
     if node.op_type == "Loop":
@@ -112,7 +112,7 @@ def _given(graph: DataflowGraph, node: ir.Node) -> dict[str, Lengths]:
 
 
 def _inferred(model: ir.Model, shapes: Mapping[str, Lengths]) -> ir.Model:
-    """Return a model that says of results what follows from the lengths of inputs, and nothing else."""
+    """Return a model whose results have only the shapes that follow from the lengths of its inputs."""
     for value in model.graph.inputs:
         if str(value.name) in shapes:
             lengths = shapes[str(value.name)]

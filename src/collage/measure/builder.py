@@ -1,4 +1,4 @@
-"""Kernels on their way through a workspace: written into it, built once for each target, and forgotten where they fill memory."""
+"""Kernels in a workspace: they are written to it, built once for each target, and released when they fill memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Built:
 
     Attributes:
         result: ``collage.toolchains.Compiled`` as JSON, or why there is none.
-        build_s: What it took.
+        build_s: Seconds that the build took.
     """
 
     result: dict[str, Any] | ToolchainError
@@ -41,10 +41,10 @@ class Builds:
     Args:
         worker_pool: The workers that build them.
         workspace: Folder for kernels, with the model's weights file.
-        counters: Counts what is built.
+        counters: Counts the builds.
         threads: Threads that each kernel may use; 0 is the toolchains' default.
         limits: Limits of a build.
-        say: Told what is going on.
+        say: Called with each line of progress.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Builds:
             self.tidy()
 
     def tidy(self) -> None:
-        """Has workers forget the kernels that they loaded, and this process the weights that it looked at."""
+        """Let workers unload their kernels, and this process release the weights that it mapped."""
         self._held_bytes = 0
         self._pool.recycle()
         page_out(self._workspace)

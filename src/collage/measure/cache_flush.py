@@ -1,8 +1,8 @@
-"""Memory that every processor goes through, so that its caches hold what they would hold inside a model.
+"""Memory that every processor reads through, so that its caches hold the same share of foreign data as inside a model.
 
-What a kernel's own processor touches leaves the caches of the others as they were, with half of the kernel's weights and code
-in them. They also wake up for it, as for the kernel before: a processor of a virtual machine that has slept for some
-milliseconds takes as long as a small kernel to come back.
+Accesses of one processor leave the caches of the others unchanged, with half of the kernel's weights and code
+in them. This also wakes them up, as an earlier kernel would. On a virtual machine, waking a processor takes as long as
+a small kernel.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CacheFlusher:
         self._helpers = HelperThreads(thread.native_id for thread in threads if thread.native_id is not None)
 
     def flush(self, size: int) -> None:
-        """Has every processor write to so many bytes of its own; returns when all are done."""
+        """Have every processor write to this many bytes of its own; return when all are done."""
         if size > len(self._memory[0]):
             self._memory = [np.ones(size, np.uint8) for _ in self._memory]
         self._size = size
@@ -62,5 +62,5 @@ class CacheFlusher:
 
 @functools.cache
 def cache_flusher_for(cores: int) -> CacheFlusher:
-    """This process's clutter for so many processors."""
+    """The memory with which this process fills the caches of the given number of processors."""
     return CacheFlusher(cores)

@@ -1,8 +1,8 @@
 """The memory that the rest of a model touches between two runs of a kernel.
 
-Every other kernel runs in between, on all processors. Their weights are read once; memory for activations is used over and
-over, so that some megabytes are all that it takes of a cache, however many there are of it. Touching them also takes about as
-long as the kernels before do, so that the helpers of this one's toolchain have gone to sleep, as they have in a plan.
+Every other kernel runs in between, on all processors. Their weights are read once. Memory for activations is reused, so
+it takes only some megabytes of a cache. Touching this memory also takes about as long as the earlier kernels would.
+Meanwhile the helper threads of this kernel's toolchain go to sleep, as in a plan.
 
 The limits are from plans that ran in turns with their kernels alone: see ``docs/studies/measuring-notes.md``.
 """
@@ -30,7 +30,7 @@ class CachePressure:
 
     Args:
         model_bytes: Weights of the whole model.
-        values: All values of its reference run, by the time that anything is asked.
+        values: All values of its reference run. It must be complete before the first call.
         cores: Number of processors that kernels run on.
     """
 

@@ -1,6 +1,6 @@
 """The sets of inputs that kernels and executables are checked on, each with the values that are right there.
 
-The first set is what kernels are timed on. Others have other values, other lengths where dimensions are symbolic, and probing
+Kernels are timed on the first set. Others have other values, other lengths where dimensions are symbolic, and probing
 values. On each, the prepared model's values are compared with those of the original model, whose outputs become the reference.
 """
 
@@ -58,7 +58,7 @@ _OTHER_SEED = 3
 _HOLES = 0.3
 _LARGER = 3
 _MOST_BYTES = 512 << 20
-"""Values that may be stored anew for further sets of inputs."""
+"""Most bytes of values that are stored for further sets of inputs."""
 _MOST_PROBING_S = 10.0
 """Seconds after which no further kind of probing inputs is tried."""
 
@@ -69,13 +69,13 @@ class CheckingSets:
 
     Attributes:
         failure: The reason why it cannot be run; None if it can.
-        mismatches: Values that the prepared model computes otherwise than the original. No further set is tried after the
+        mismatches: Values in which the prepared model differs from the original. No further set is tried after the
             first one that shows any.
         mismatched_on: The store with the inputs that showed them.
         probes: Kinds of probing inputs that the model takes.
         lacks_inputs: It cannot be run because it fails on inputs that were made up; given ones may do.
-        notes: What a user should know of inputs that were made up.
-        made: Inputs that the model takes, and what makes more of their kind; None if it could not be run.
+        notes: Notes for the user about inputs that were made up.
+        made: Inputs that the model takes, with the function that makes more of their kind; None if it could not be run.
         dims: Representative lengths, among them those that were guessed since the model failed at the usual ones.
     """
 
@@ -120,7 +120,7 @@ class _Judge:
         return self._original if self._original is not None and self._original.failure is None else None
 
     def first(self, values: ValueStore) -> None:
-        """Compare the run on the first inputs; if the original cannot be run on these, it is no longer asked."""
+        """Compare the run on the first inputs; if the original cannot be run on these, it is not run again."""
         if (original := self.original) is None:
             return
         try:
@@ -180,7 +180,7 @@ def capture_checking_sets(
         given: Inputs that are not made up.
         measure_session: Runs the prepared model, and keeps the folders of the values.
         database: Remembers which other lengths the model takes.
-        seed: Of made-up inputs.
+        seed: Seed of made-up inputs.
         dims: Representative lengths.
         tolerance: The tolerance.
         original: The original model; None if the prepared one is all that there is.
@@ -233,7 +233,7 @@ def _guesses(model: ir.Model, inputs: Mapping[str, Any], given: Collection[str])
 def agrees_with_original(
     model: ir.Model, shown_on: ValueStore, measure_session: MeasureSession, original: OriginalModel, tolerance: float
 ) -> bool:
-    """Return whether another preparation of a model computes what the original does.
+    """Return True if another preparation of a model has the results of the original.
 
     Args:
         model: The other preparation, its weights in the session's workspace.
@@ -321,7 +321,7 @@ def _capture_outputs(
     judge: _Judge,
     values: ValueStore,
 ) -> bool:
-    """Store the original's outputs alone; not if some of them follow from decisions, which cannot be told apart so."""
+    """Store only the outputs of the original, unless some of them follow from decisions, which need inner values."""
     if judge.original is None or not after_decisions(model.graph).isdisjoint(str(v.name) for v in model.graph.outputs):
         return False
     judge.original.keep_outputs(values)
@@ -360,8 +360,8 @@ def _capture_other_lengths(
     """Sets of inputs of other lengths, where dimensions are symbolic: one of several, and one where all are 1.
 
     Many models promise more than they keep: a batch of any size, say, that a constant shape inside takes for 1. Lengths
-    at which the model fails, or at which a value has another shape than it is said to have, are of no use. Nor are those
-    at which its answer is nothing but rounding, as where a mean over one element is taken from that element.
+    at which the model fails, or at which a value has another shape than it is said to have, are of no use. The same
+    holds for lengths at which the result is only rounding, such as an element minus the mean over one element.
     """
     longer = sum(measure_session.values.get(name).nbytes for name in measure_session.values) <= _MOST_BYTES
     single = single_lengths(model, inputs)
@@ -400,7 +400,7 @@ def _first_taken(
 ) -> Path | None:
     """The folder of all values at the first lengths that a model takes.
 
-    Which ones these are is kept, since finding out takes up to five runs of the model.
+    The lengths found are kept, since finding them takes up to five runs of the model.
 
     Raises:
         NothingCanRun: The process that runs the model has died of it.

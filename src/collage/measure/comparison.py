@@ -6,7 +6,7 @@ run in turns, in blocks so short that slow drifts of the machine meet all of the
 1. **qualify**: each finalist is loaded, checked and timed briefly. Those that are far too slow go no further.
 2. **choose**: the finalists run in turns until it is decided which one to return, or the time is up.
 3. **report**: new processes run again in as many turns. All figures of a report are from this phase alone, since the best
-   of several noisy figures is too good to be true. Where a process finds its memory makes it some per cent faster or slower.
+   of several noisy figures is too good to be true. The place of a process in memory makes it some per cent faster or slower.
 
 A plan of several kernels is returned only if it is faster than every single toolchain beyond doubt, in both phases.
 
@@ -29,11 +29,12 @@ import numpy as np
 
 from collage._errors import ToolchainError
 from collage.cost.outcome import Status, failed
-from collage.cost.statistics import Interval, Summary, median_interval, summarise
+from collage.cost.statistics import Interval, median_interval, summarise
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.workers.machine_lock import build_lock, measurement_lock
 from collage.workers.worker import Worker
 
-__all__ = ["Comparison", "ComparisonPlan", "Finalist", "FinalistResult", "compare_end_to_end", "why_wrong"]
+__all__ = ["Comparison", "ComparisonPlan", "compare_end_to_end", "why_wrong"]
 
 _LARGE_BYTES = 256 << 20
 _COPIES = 24
@@ -44,29 +45,6 @@ _TRIES = 3
 _ATTEMPTS = 2
 """Times that the reporting phase is held at most: again if it contradicted the choice."""
 _Phase = Literal["choosing", "reporting"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finalist:
-    """An executable that can be compared with others.
-
-    Attributes:
-        name: Unique name.
-        service: ``module:attribute`` of a service with ``check`` and ``run``.
-        arguments: Its arguments, JSON values.
-        kernels: Number of kernels. If times cannot be told apart, the plan of the fewest is returned.
-        incumbent: True for a single toolchain.
-        is_reduced: True if it computes in a coarser type than the model says.
-        is_candidate: True if it may be returned. Others are only compared with, whether they are right or not.
-    """
-
-    name: str
-    service: str
-    arguments: Mapping[str, Any]
-    kernels: int = 1
-    incumbent: bool = False
-    is_reduced: bool = False
-    is_candidate: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +60,7 @@ class ComparisonPlan:
         block_s: Seconds that one finalist runs before it is the next one's turn.
         abandon_ratio: A finalist this many times slower than the best one does not qualify.
         timeout_s: Seconds that loading, checking or one block may take.
-        one_at_a_time: True if a process lives only while it runs, for models of which several in memory are too much.
+        one_at_a_time: True if a process lives only during its turn, for models too large to keep several in memory.
         ends_at: Value of ``time.monotonic()`` by which the comparison should have ended.
     """
 
@@ -104,47 +82,10 @@ class ComparisonPlan:
 
     @classmethod
     def of_model(cls, weight_bytes: int, free_bytes: int = 0) -> ComparisonPlan:
-        """Return the plan for a model with so many bytes of weights, of which each finalist has copies, and so much memory."""
+        """Return the plan for a model, from the bytes of its weights (each finalist has copies) and the available memory."""
         if weight_bytes < max(_LARGE_BYTES, free_bytes // _COPIES):
             return cls()
         return cls(most_rounds=7, reporting_rounds=7, block_s=0.5, one_at_a_time=True)
-
-
-@dataclass(frozen=True, slots=True)
-class FinalistResult:
-    """The result of one finalist.
-
-    Attributes:
-        finalist: The finalist.
-        status: ``OK``, or the reason for having no time.
-        time: Latency in the reporting phase; None if it had no part in it.
-        reason: One sentence, if it failed or is wrong.
-        max_abs: Largest absolute difference from the reference outputs.
-        max_rel: The same, relative to the largest output.
-        paired_s: Latency as compared with the returned finalist, turn by turn: free of the machine's drift.
-        ratio: Time over the returned finalist's, paired by rounds, with its interval.
-        rounds_s: Median latency of each round of the reporting phase.
-        alone: Latency in the qualification.
-        precision: The type that it says it computes in, if it says so.
-        lost: True if it was slower beyond doubt in the choosing phase, and so had no part in the reporting phase.
-        p95_s: Ninety-fifth percentile of the latencies in the reporting phase.
-        p99_s: Ninety-ninth percentile, likewise.
-    """
-
-    finalist: Finalist
-    status: Status
-    time: Summary | None = None
-    reason: str | None = None
-    max_abs: float | None = None
-    max_rel: float | None = None
-    paired_s: float | None = None
-    ratio: tuple[float, Interval] | None = None
-    rounds_s: tuple[float, ...] = ()
-    alone: Summary | None = None
-    precision: str | None = None
-    lost: bool = False
-    p95_s: float | None = None
-    p99_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +212,7 @@ def _qualify(
     """Load and check all, and time each a few times, in turns: a process that has just come up may be slow for a moment.
 
     Returns:
-        Those for which there was time, in the order given.
+        The runners for which there was time, in the order given.
     """
 
     def first(runner: _Runner) -> None:
@@ -420,7 +361,7 @@ def _warm_up(runner: _Runner, plan: ComparisonPlan) -> int:
     """Return the runs before those of a block that count.
 
     The first run finds the caches of others and sleeping threads: a tenth slower or faster from turn to turn, for models of
-    200 ms too. Where a run takes seconds, that is little, and one run more is much.
+    200 ms too. If a run takes seconds, that is little, and one run more is much.
     """
     return 0 if min(runner.alone) > _SLOW_S and not plan.one_at_a_time else 1
 
@@ -433,7 +374,7 @@ def _run_block(runner: _Runner, phase: _Phase, plan: ComparisonPlan) -> None:
 
 
 def _leave(runner: _Runner, plan: ComparisonPlan) -> None:
-    """End a runner's turn; if there is one at a time, its next call starts its process anew."""
+    """End a runner's turn; if there is one at a time, its next call starts its process again."""
     if plan.one_at_a_time:
         runner.worker.kill()
 

@@ -1,4 +1,4 @@
-"""Cost estimators: what a kernel costs on a target.
+"""Cost estimators: functions that return the cost of a kernel on a target.
 
 ``CostEstimator`` is the extension point: ``estimate(module, target) -> Cost``, where the module is a kernel as a
 standalone model. The measuring one is the rule; a custom callable may count something else (memory, energy) instead.
@@ -27,7 +27,7 @@ __all__ = ["CostEstimator", "CustomCostEstimator", "MeasuringCostEstimator", "mo
 
 @runtime_checkable
 class CostEstimator(Protocol):
-    """Tells what a kernel costs."""
+    """Returns the cost of a kernel."""
 
     def estimate(self, module: ir.Model, target: Target) -> Cost:
         """Cost of running ``module`` compiled for ``target``.
@@ -72,7 +72,7 @@ class MeasuringCostEstimator:
         """Measure several; builds run side by side.
 
         Args:
-            kernels: Standalone models, whose inputs and outputs are called what they are called in the model.
+            kernels: Standalone models. Their inputs and outputs have the names of the values in the model.
             abandon_above_s: Kernels slower than this need not be measured precisely.
         """
         jobs = [self.job(module, target, abandon_above_s) for module, target in kernels]
@@ -109,7 +109,7 @@ class MeasuringCostEstimator:
 
 
 def model_tolerance(model: ir.Model, *, saturating: bool | None = None) -> float:
-    """Tolerance for what a model computes, by the coarsest type in it (see ``collage.numerics.compare``).
+    """Tolerance for the results of a model, by the coarsest type in it (see ``collage.numerics.compare``).
 
     Args:
         model: A model, or a kernel.

@@ -39,7 +39,7 @@ def explain_model(
     dims: Lengths | None = None,
     fixed: Mapping[str, int] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """For each target alone on the whole model: whether its timing is known, or what the nearest stored one differs in.
+    """For each target alone on the whole model: its timing, or the differences of the nearest stored one.
 
     Raises:
         ModelError: The file is not a valid model.
@@ -71,7 +71,7 @@ def explain_digest(database: Database, beginning: str) -> dict[str, Any]:
 
 
 def nearest(rows: Iterable[Mapping[str, Any]], parts: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Of several timings, each with its ``parts``, the one whose key is most like this one; the newest of equals."""
+    """Return the timing whose key is nearest to this one, by its ``parts``; of equally near ones the newest."""
     return max(rows, key=lambda row: (_likeness(row["parts"], parts), row["made_at_s"]), default=None)
 
 
@@ -81,7 +81,7 @@ def _likeness(left: Mapping[str, Any], right: Mapping[str, Any]) -> int:
 
 
 def _explanation(database: Database, parts: Mapping[str, Any], *, another: bool = False) -> dict[str, Any]:
-    """As JSON values; ``known`` is the stored timing of this very key, unless another one is asked for."""
+    """Return the explanation as JSON values; ``known`` is the stored timing of this key, or the one that the caller passes."""
     digest = digest_of(parts)
     found = nearest((row for row in listing(database) if not another or row["digest"] != digest), parts)
     known = found is not None and found["digest"] == digest

@@ -51,9 +51,9 @@ def measure_figures(
     """Measure an executable, in fresh processes, with as many streams as its recipe says.
 
     Args:
-        recipe: The executable's.
-        quantities: What is asked for; see ``QUANTITIES``.
-        session: Has the workspace and the inputs.
+        recipe: The recipe of the executable.
+        quantities: Names of the quantities to measure; see ``QUANTITIES``.
+        session: Holds the workspace and the inputs.
         toolchains: The registry of its toolchains.
 
     Raises:
@@ -71,7 +71,7 @@ def measure_figures(
 
 
 def measure_original(path: Path, quantities: Collection[str], session: MeasureSession, threads: int) -> Figures:
-    """Measure a model's file on ONNX Runtime with its defaults; only what memory and size are asked for.
+    """Measure a model's file on ONNX Runtime with its defaults; only memory and size, and only if they are requested.
 
     Raises:
         ToolchainError: It cannot be loaded or run.
@@ -88,7 +88,7 @@ def measure_original(path: Path, quantities: Collection[str], session: MeasureSe
 
 
 def serving(service: str, arguments: Arguments, seconds: float | None = None) -> Mapping[str, Any]:
-    """Return what ``serve`` of a service told after some seconds; None is as many as its percentiles need.
+    """Return the result of ``serve`` of a service after some seconds; None is as many as its percentiles need.
 
     Raises:
         ToolchainError: It cannot be loaded or run.

@@ -1,4 +1,4 @@
-"""Lengths for dimensions that the user says nothing of, where a model fails at the usual ones.
+"""Lengths for dimensions that the user does not give, if a model fails at the usual ones.
 
 A detector of speech takes windows of a few hundred samples, and its file says ``sequence`` or nothing. So lengths are tried.
 """
@@ -34,7 +34,7 @@ def capture_at_some_lengths(
         measure_session: Runs it.
         dims: Representative lengths that the user gave, or that follow from inputs.
         given: Inputs that are not made up.
-        seed: Of made-up inputs.
+        seed: Seed of made-up inputs.
 
     Returns:
         Inputs that the model takes, and representative lengths with those that were found.
@@ -59,7 +59,7 @@ def capture_at_some_lengths(
 
 
 def other_guesses(model: ir.Model, dims: Collection[str], given: Collection[str]) -> Iterator[dict[str, int]]:
-    """Yield lengths of free dimensions to try: what weights demand, then lengths for one of them and for all.
+    """Yield lengths of free dimensions to try: those that weights demand, then lengths for one dimension and for all.
 
     Batches stay as they are.
 

@@ -24,12 +24,12 @@ class Job:
 
     Attributes:
         kernel: The extracted model; its graph's name is unique in the workspace.
-        structure: What it computes, see ``structure_of``.
+        structure: The computation without its weights, see ``structure_of``.
         target: The target that it is for.
         inputs: Names of its inputs in the value store, in order.
         outputs: Names of its outputs in the value store, in order.
         tolerance: See ``collage.numerics.compare``.
-        context_bytes: What each processor touches between two runs of this kernel, see ``collage.measure.cache_pressure``.
+        context_bytes: Bytes that each processor touches between two runs of the kernel, see ``collage.measure.cache_pressure``.
         abandon_above_s: Not worth measuring precisely above this.
     """
 
@@ -51,7 +51,7 @@ class Counters:
         built: Kernels compiled.
         measured: Kernels timed.
         recorded: Outcomes that came from the database.
-        elsewhere: How many of these were measured on another machine, which is like this one.
+        elsewhere: Number of these that were measured on another machine of the same type.
     """
 
     built: int = 0

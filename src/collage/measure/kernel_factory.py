@@ -94,7 +94,7 @@ class KernelMaker:
         return self._in_float.get(str(target), 0)
 
     def key(self, sub_graph: SubGraph, target: Target) -> Hashable:
-        """Equal for kernels that are alike but for names and weights: ``signature``, and which nodes stay in float32."""
+        """Return a key that is equal for kernels that differ only in names and weights: ``signature``, and the float32 nodes."""
         kept = self.in_float(target) & sub_graph.inside.bits
         signature = self.signature(sub_graph)
         return (signature, kept >> sub_graph.inside.first) if kept else signature

@@ -2,13 +2,13 @@
 
 An expectation is learned, not proved: a search that relies on it may miss an optimum, and must not claim one. It comes from
 
-* where the time goes inside kernels that were measured whole, as the toolchain's own profiler tells (the *base* of a node);
-* for toolchains that cannot tell, the best base that any other has for the node, optimistically;
-* how far measurements of this toolchain were off so far, for the operator types in question, and for kernels that
-  overlap this one. What was learned nearby counts most, and near is what shares most of the time: of what is cheap, a
-  large kernel may lack any number of nodes.
+* where the time goes inside kernels that were measured whole, as the toolchain's own profiler reports (the *base* of a node);
+* for toolchains without a profiler, the best base that any other has for the node, optimistically;
+* errors of earlier estimates for this toolchain, by operator type, and for kernels that overlap this one. Measurements
+  of similar kernels count most. Two kernels are similar if they share nodes that make up
+  most of the time.
 
-A measurement is never an expectation: what was measured is what it costs.
+The cost of a measured kernel is its measurement, not an expectation.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from collage.graph import iterate_bits
 __all__ = ["LearnedCostModel"]
 
 _OPTIMISM = 0.95
-"""Unmeasured kernels are taken to be this much cheaper than the estimate: a missed win costs more than a measurement."""
+"""Factor on the estimate of unmeasured kernels: a missed win costs more than a measurement."""
 _STRANGER = 0.8
-"""The same where nothing at all is known of the toolchain for these operators."""
+"""The same if nothing is known about the toolchain for these operators."""
 _PRIOR = 0.05
-"""Weight of what operator types say, against one for a measured kernel over the same nodes."""
+"""Weight of the corrections by operator type; a measured kernel over the same nodes has weight 1."""
 _LEAST_S = 1e-9
 """Least base of a node, so that shares are defined where a profile says zero (the node was merged into another)."""
 _PURITY = 4
-"""Power of an operator type's share of a measured kernel with which the kernel tells about it. What a kernel takes too long
-may all be due to its other operators, so one that is mixed half and half must not condemn either half.
+"""A kernel teaches an operator type in proportion to the type's share of it, raised to this power.
+
+The kernel's error may be due to its other operators. So a kernel that is half Conv and half Resize teaches little of either.
 """
 _TYPE_PRIOR = 0.05
-"""Weight of "no correction", against one for a measured kernel that consists of this operator type."""
+"""Weight of "no correction"; a measured kernel that consists of this operator type has weight 1."""
 
 
 @dataclass(slots=True)
@@ -47,8 +48,8 @@ class _Known:
         base_s: Seconds of nodes inside larger kernels, as profiled.
         measured: Kernels measured: by their nodes as bits, the logarithm of measured over raw estimate.
         sums_s: Seconds of all nodes before each.
-        type_weight: By operator type, how much the measured kernels tell about it.
-        type_log: By operator type, that weight times the logarithm.
+        type_weight: Total weight of the measured kernels, by operator type.
+        type_log: Sum of weight times logarithm of the surprise, by operator type.
     """
 
     dispatch_s: float
@@ -65,8 +66,8 @@ class _Estimate:
 
     Attributes:
         raw_s: Dispatch plus the bases of its nodes.
-        shares: Which part of it each operator type has.
-        seen: How many of the target's measurements are in the two sums.
+        shares: Share of each operator type in the estimate.
+        seen: Number of the target's measurements in the two sums.
         near_log: Sum of nearness times surprise.
         near: Sum of nearness.
     """
@@ -97,7 +98,7 @@ class LearnedCostModel:
         self._known.setdefault(target, _Known(self._known[like].dispatch_s))
 
     def learn_profile(self, target: Hashable, seconds: Mapping[int, float]) -> None:
-        """Take over where the time goes on a target: seconds by node index, measured inside a larger kernel."""
+        """Take over the profile of a target: seconds by node index, measured inside a larger kernel."""
         self._known[target].base_s.update(seconds)
         for node, value in seconds.items():
             self._best_base[node] = min(self._best_base.get(node, math.inf), value)
@@ -110,11 +111,11 @@ class LearnedCostModel:
         return {i: self._best_base.get(i, 0.0) + _LEAST_S for i in nodes}
 
     def node_s(self, target: Hashable, node: int) -> float:
-        """Return the cost of a node inside larger kernels on a target, or on the fastest if this one's profile does not tell."""
+        """Return the cost of a node inside larger kernels on a target, or on the fastest if this one's profile lacks it."""
         return self._node_s(self._known[target], node)
 
     def learn_measurement(self, target: Hashable, nodes: int, seconds: float) -> None:
-        """Take over what a kernel really took; a later measurement takes the place of an earlier one."""
+        """Take over the measured time of a kernel; a later measurement replaces an earlier one."""
         estimate = self._estimate(target, nodes)
         if estimate.raw_s <= 0 or not seconds > 0:
             return
@@ -161,7 +162,7 @@ class LearnedCostModel:
         return self._estimates[key]
 
     def _node_s(self, known: _Known, node: int) -> float:
-        """Base of a node, on whatever tells."""
+        """Base of a node on the fastest target that has a profile of it."""
         return known.base_s.get(node, self._best_base.get(node, 0.0)) + _LEAST_S
 
     def _base_s(self, target: Hashable, nodes: int) -> float:

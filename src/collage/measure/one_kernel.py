@@ -93,10 +93,10 @@ def measure(
         dims: Representative lengths of symbolic dimensions, see ``CompileOptions``.
         threads: Threads of the kernel; 0 is the toolchain's default.
         db: Timing database; None is the user's own.
-        remeasure: Measure anew even if the timing is known.
+        remeasure: Measure again even if the timing is known.
         toolchains: The registry of toolchains; the installed ones by default.
         workers: Worker processes to use and to leave running.
-        say: Told what is going on, a line at a time.
+        say: Called with each line of progress.
 
     Raises:
         UsageError: An unknown target, or inputs that do not fit.

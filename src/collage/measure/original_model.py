@@ -19,7 +19,7 @@ _WORKER = "original model"
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A value that the prepared model computes otherwise than the original.
+    """A value in which the prepared model differs from the original.
 
     Attributes:
         value: Its name.
@@ -45,7 +45,7 @@ class OriginalModel:
 
     Attributes:
         path: The model's file.
-        evaluator: What runs it; None until ``open`` has succeeded.
+        evaluator: Runs the model; None until ``open`` has succeeded.
         failure: The reason why it cannot be run; None if it can, as far as is known.
     """
 
@@ -62,7 +62,7 @@ class OriginalModel:
         self.failure: str | None = None
 
     def close(self) -> None:
-        """End the process, or have one that is lent forget the model."""
+        """End the process; a lent process only drops the model."""
         if not self._is_lent:
             self._worker.kill()
         elif self._is_open and self._worker.alive:
@@ -76,7 +76,7 @@ class OriginalModel:
             names: Values in between that are going to be compared; those that the original lacks are left out.
 
         Returns:
-            How many elements of its outputs are NaN or infinite.
+            The number of elements of its outputs that are NaN or infinite.
 
         Raises:
             ToolchainError: It cannot be run on these inputs, or takes too much memory or time.
@@ -100,7 +100,7 @@ class OriginalModel:
             values: The prepared model's values on the same inputs.
             names: Values in between to compare, in the order of the model; its outputs are compared in any case.
             tolerance: Largest difference, see ``collage.numerics.compare``.
-            inputs: What the inputs are called in a mismatch.
+            inputs: Name of the inputs in a mismatch.
 
         Raises:
             ToolchainError: The process died.

@@ -1,7 +1,7 @@
 """End-to-end times of many executables against one that stays loaded: each runs in turns with it, and is then gone.
 
-A comparison of finalists decides. This only tells which of many are worth it, so it is brief: what is much slower in its first
-turn has no second one. A time is the ratio to the one that stays, which the machine slows down alike.
+A comparison of finalists decides. This timer only finds which of many covers are worth a comparison, so it is brief: a
+much slower cover has a single turn. A time is the ratio to the one that stays, which the machine slows down alike.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import statistics
 import time
 
 from collage._errors import ToolchainError
-from collage.measure.comparison import Finalist
+from collage.measure.finalist import Finalist
 from collage.workers.machine_lock import build_lock, measurement_lock
 from collage.workers.worker import Worker
 

@@ -1,7 +1,7 @@
 """A profile for toolchains that have none: one operator of each important type is measured alone.
 
-What a type costs on another toolchain is the wrong guide just where toolchains differ, which is where mixing pays. A few
-small kernels tell; and they are candidates themselves, so that nothing is measured for this alone.
+The time of a type on another toolchain is a poor estimate if toolchains differ, and that is when mixing pays. A
+few small kernels give these times. They are candidates themselves, so nothing is measured for this alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def parts_to_measure(op_types: Sequence[str], weights: Mapping[int, float]) -> l
 
     Args:
         op_types: Operator type of each node, by index.
-        weights: What each node in question is thought to cost, in any unit; those of a type cost in proportion to it.
+        weights: Estimated cost of each node, in any unit. Nodes of a type cost in proportion to it.
     """
     of_type: dict[str, list[int]] = {}
     for node in weights:
@@ -41,7 +41,7 @@ def profile_from_parts(
     Args:
         op_types: As for ``parts_to_measure``.
         weights: As for ``parts_to_measure``.
-        seconds: What came of measuring parts: seconds by node, without the cost of the call.
+        seconds: Measured seconds by node, without the cost of the call.
         total_s: Seconds of all nodes as one kernel, to which the profile is scaled; None if that is not known.
 
     Returns:

@@ -2,8 +2,8 @@
 
 Runtimes clash in ways that they do not declare: symbols of one library taken for another's, static thread-local storage that
 runs out, thread pools that bind the process to one core. While measuring, each toolchain has a process of its own; an
-executable has one for all. So before a mix is believed, its toolchains are loaded together, each runs a kernel, in turns,
-and all must come out alive and right. The verdict is a fact, kept with the builds that it holds for.
+executable has one for all. So before a mixed plan is accepted, its toolchains are loaded together and run kernels in
+turns. All results must be right. The verdict is a fact, kept with the builds that it holds for.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ProcessCompatibility:
         toolchains: The registry of toolchains.
         database: The database that holds verdicts.
         build_of: The build of a target's toolchain.
-        say: Told what is going on.
+        say: Called with each line of progress.
         leaves: Tells the targets of the kernels that toolchains load for a target; by default the target itself.
     """
 
@@ -67,7 +67,7 @@ class ProcessCompatibility:
         return self._verdict([owners[name] for name in sorted(owners)])
 
     def can_share(self, targets: Iterable[Target]) -> bool:
-        """Return True if the toolchains of these targets can share a process; tell the user why not."""
+        """Return True if the toolchains of these targets can share a process; report the reason if they cannot."""
         verdict = self.verdict(targets)
         if not verdict.ok:
             self._say(f"not in one process: {verdict.reason}")
@@ -76,7 +76,7 @@ class ProcessCompatibility:
     def compatible_sets(self, targets: Sequence[Target]) -> tuple[frozenset[Target], ...]:
         """The largest sets of targets whose toolchains can share a process; together they hold every target.
 
-        One set of all of them is the usual answer, and costs one probe. Otherwise ever smaller sets are tried.
+        Usually all of them are one set, which takes a single probe. Otherwise ever smaller sets are tried.
         """
         owners = {leaf.toolchain: leaf for target in reversed(targets) for leaf in self._leaves(target)}
         names = frozenset(owners)
@@ -92,7 +92,7 @@ class ProcessCompatibility:
         return {group for group in found if not any(group < other for other in found)}
 
     def _verdict(self, targets: Sequence[Target]) -> Verdict:
-        """As ``verdict``; one target of each toolchain, by name."""
+        """Return the same as ``verdict``, from one target of each toolchain, by name."""
         if len(targets) <= 1:
             return Verdict(True)
         name = {

@@ -1,7 +1,7 @@
 """Quarantine: a toolchain that dies again and again is left alone, so that it costs a few time-outs and not hundreds.
 
 A job that kills its worker is tried once more, in a fresh one; a time-out is not, it cost enough. After ``deaths`` such jobs
-in a row, with no other job of that toolchain ending otherwise in between, its build is quarantined on this machine for a
+in a row, with no successful job of that toolchain in between, its build is quarantined on this machine for a
 day. That is kept as a fact, seen in ``collage db stats`` and, as the reason why the toolchain is not available, in every
 report. It ends with the day, with another build of the toolchain, or when the user asks for ``--remeasure``.
 
@@ -32,8 +32,8 @@ class Quarantine:
     Args:
         database: The database that holds quarantines.
         deaths: Jobs in a row that have to die.
-        forgive: Begin with a clean slate, whatever the database says.
-        say: Told when a toolchain is quarantined.
+        forgive: Ignore the quarantines in the database.
+        say: Called with a line of text when a toolchain is quarantined.
     """
 
     def __init__(self, database: Database, deaths: int, *, forgive: bool, say: Callable[[str], None]) -> None:
@@ -73,7 +73,7 @@ class Quarantine:
         Args:
             toolchain: Whose.
             build: Its build; None if it died before it could say, and then nothing is kept.
-            error: How.
+            error: The worker's last error.
         """
         deaths = self._died.setdefault(toolchain, [])
         deaths.append(str(error))

@@ -1,7 +1,7 @@
 """The reference run: every intermediate value of the model, once, on real inputs.
 
-Kernels are then measured on what they will really be given (indices in range, masks that mask), and checked against what
-they should return. Where dimensions are symbolic, they are measured at all lengths that the user calls representative, and
+Kernels are then measured on realistic inputs (indices in range, masks that mask), and checked against the reference
+outputs. If dimensions are symbolic, they are measured at all lengths that the user calls representative, and
 checked at others too: one that has taken the length that it met first for a constant is right on that one only.
 """
 
@@ -76,8 +76,8 @@ class MadeUp:
     Attributes:
         make: Makes them for other lengths, by symbol.
         inputs: Inputs of the most frequent shape profile, including the given ones.
-        floats: What made-up floating-point inputs are.
-        rank: That of made-up inputs of which nothing says the rank; None if they are scalars.
+        floats: Kind of made-up floating-point inputs.
+        rank: Rank of made-up inputs whose rank the model does not state; None makes them scalars.
     """
 
     make: Make
@@ -86,7 +86,7 @@ class MadeUp:
     rank: int | None = None
 
     def reseeded(self, seed: int) -> Make:
-        """Return what makes other inputs of the same distribution."""
+        """Return the function that makes other inputs of the same distribution."""
         assert isinstance(self.make, partial)
         model, _ = self.make.args
         return partial(self.make.func, model, seed, **self.make.keywords)
@@ -100,7 +100,7 @@ def capture_made_up(
     *,
     seed: int = 0,
 ) -> MadeUp:
-    """Run the model, at all its representative lengths, on inputs that it takes, and of which it makes numbers if it can.
+    """Run the model, at all its representative lengths, on inputs that it takes and that give finite outputs if possible.
 
     Made-up inputs may be invalid for a model (an index out of range, an axis given twice), or nothing that it was meant for
     (a logarithm's below zero), so several are tried.
@@ -147,7 +147,7 @@ def capture_made_up(
 
 
 def _untaken(model: ir.Model, made_up: Collection[str], failure: NothingCanRun) -> str:
-    """Return the sentence that says which inputs were made up in vain, and what a user can do."""
+    """Return a sentence that names the made-up inputs that failed, with advice for the user."""
     specs = [spec for spec in describe_inputs(model) if spec.name in made_up]
     shapes = bind_dims(model, {})
     shown = ", ".join(repr(spec.name) for spec in specs[:_MOST_SHOWN])
@@ -193,7 +193,7 @@ def capture_shape_profiles(
         make: Makes inputs up, for lengths by symbol.
         measure_session: Runs it in a worker process.
         dims: Representative lengths.
-        given: Inputs by name that are not made up. Where there are several lengths, they are cut to each.
+        given: Inputs by name that are not made up. If there are several lengths, they are cut to each.
 
     Returns:
         The inputs on the most frequent occasion.
@@ -236,8 +236,8 @@ def believe_values(model: ir.Model, values: ValueStore) -> None:
 def forget_mere_claims(model: ir.Model, values: ValueStore) -> None:
     """Forget lengths that values do not have at other lengths of inputs, and that nothing but the file says.
 
-    A file whose batch was made symbolic at the input alone claims the old one everywhere. What follows from operators and
-    weights stays: there, the model itself does not take such inputs for what they are.
+    A file whose batch was made symbolic at the input alone claims the old one everywhere. Values that follow from
+    operators and weights stay: the model itself does not treat such inputs as special there.
     """
     proto = skeleton(model)
     forget_claims(proto.graph)
@@ -289,13 +289,13 @@ def capture_reference(
     *,
     exempt: bool = False,
 ) -> None:
-    """Run the model on the host, unoptimised, and store all inputs and values, and which elements hang on rounding.
+    """Run the model on the host, unoptimised, and store all inputs and values, and the elements that depend on rounding.
 
     Args:
         model: A prepared model.
         inputs: One value per graph input, by name.
         measure_session: Runs it in a worker process.
-        values: Where to store them; the session's own store by default.
+        values: The store that takes them; the session's own store by default.
         exempt: See ``capture_rounding_sensitive``.
 
     Raises:
@@ -322,7 +322,7 @@ def unrepeatable_values(model: ir.Model) -> frozenset[str]:
 
 
 def with_all_outputs(model: ir.Model) -> ir.Model:
-    """Return a copy whose outputs are all values of its main graph. With every value wanted, nothing can be fused away."""
+    """Return a copy whose outputs are all values of its main graph. If every value is an output, no operator is fused away."""
     copy = model.clone()
     copy.graph.name = "collage_reference"
     known = set(copy.graph.outputs)

@@ -1,4 +1,4 @@
-"""A time that no kernel can undercut on this machine: the roofline, with every benefit of doubt on the fast side.
+"""A time that no kernel can undercut on this machine: the roofline, with all assumptions on the fast side.
 
 These are *proof* bounds: with them the lazy search can state how far its result is from the optimum at most.
 They are sound as long as a toolchain
@@ -7,7 +7,7 @@ They are sound as long as a toolchain
   F(6x6, 3x3), at most), and
 * reads each weight of theirs once, and writes each result once, to a cache;
 
-and as long as the machine's peak is not above one and a half times what a large matrix product reaches, nor its cache twice as
+and as long as the machine's peak is at most one and a half times the rate of a large matrix product, nor its cache twice as
 fast as copying inside it. Whatever else operators do counts as nothing, so bounds of kernels without products are low.
 """
 
@@ -31,7 +31,7 @@ __all__ = ["Peak", "Roofline", "measure_peak"]
 ShapeOf = Callable[[ir.Value], Sequence[int] | None]
 
 _WINOGRAD = (6 * 3 / (6 + 3 - 1)) ** 2
-"""Multiplications saved by F(6x6, 3x3), the largest that anybody uses in floating point."""
+"""Multiplications saved by F(6x6, 3x3), the largest tile in use for floating point."""
 _REDUCED = 16.0
 """The largest speed-up of a coarser type over f32: tile units do sixteen 8-bit products in the time of one in f32."""
 _ABOVE_GEMM = 1.5
@@ -72,8 +72,8 @@ class Roofline:
 
     Args:
         nodes: The graph's nodes, by index.
-        shape_of: Shape of a value, or None where it is unknown.
-        peak: What the machine can do.
+        shape_of: Shape of a value, or None if it is unknown.
+        peak: Peak rates of the machine.
     """
 
     def __init__(self, nodes: Iterable[ir.Node], shape_of: ShapeOf, peak: Peak) -> None:
@@ -94,7 +94,7 @@ class Roofline:
         return max(arithmetic_s, (written + read) / self._peak.bytes_per_s)
 
     def _flops(self, node: ir.Node) -> float:
-        """Floating-point operations that no way of computing the node can do without; 0 where that is not known."""
+        """Floating-point operations that no way of computing the node can do without; 0 if that is not known."""
         inputs = [self._shape_of(value) if value is not None else None for value in node.inputs]
         output = self._shape_of(node.outputs[0]) if node.outputs else None
         if node.domain or len(inputs) < 2 or inputs[0] is None or inputs[1] is None or output is None:

@@ -1,8 +1,8 @@
 """Elements of the model's values that depend on decisions within the tolerance, and are not compared.
 
-A decision is a comparison, a rounding, an argument of a maximum. Each decision of the reference run that lies within the
-tolerance is reversed, and what depends on it is computed once more. Elements that change are marked. If more than a small share
-of a value changes, all of it is compared: a kernel must not be excused from everything.
+A decision is a comparison, a rounding, an argument of a maximum. Each decision of the reference run that lies within
+the tolerance is reversed, and the values that depend on it are computed once more. Elements that change are marked. If
+more than a small share of a value changes, all of it is compared: a kernel must not be excused from everything.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ _TURNABLE = frozenset({"bool", "float32", "float64", "int32", "int64", "uint8"})
 def capture_rounding_sensitive(
     model: ir.Model, measure_session: MeasureSession, values: ValueStore, *, exempt: bool = False
 ) -> None:
-    """Find out which elements of a reference run are unsettled, and keep that with its values.
+    """Find the elements of a reference run that depend on rounding, and store them with its values.
 
     Args:
         model: The model that was run.
         measure_session: Runs it once more, if any decision is close. If that fails, everything is compared.
         values: All values of the run.
-        exempt: Leave out all that follows from decisions most of which are close, as where probing inputs are all equal.
+        exempt: Leave out all values that follow from decisions if most of these are close, as on probing inputs that
+            are all equal.
             Else that is compared as if they were not.
     """
 
@@ -89,12 +90,12 @@ def capture_rounding_sensitive(
 
 
 def _with_turns(model: ir.Model, decisions: Sequence[Decision], feeds: ValueStore) -> ir.Model:
-    """A copy whose close decisions fall otherwise, and whose outputs are all values that follow from them.
+    """A copy whose close decisions are reversed. Its outputs are all values that follow from them.
 
     Args:
         model: The model.
-        decisions: What is turned over.
-        feeds: Where values of the copy's further inputs are put.
+        decisions: The decisions to reverse.
+        feeds: The store that takes the values of the copy's further inputs.
     """
     copy = model.clone()
     copy.graph.name = "collage_turned"

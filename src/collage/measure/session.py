@@ -1,7 +1,7 @@
 """The session: where kernels are built and measured, in worker processes that may die.
 
-Builds of one batch run side by side, one per toolchain; then the batch is measured, one kernel at a time, while nothing
-is built, by other tuners neither. Everything that was ever measured comes from the database instead. Outcomes are data.
+Builds of one batch run side by side, one per toolchain. Then the batch is measured, one kernel at a time. Meanwhile no
+process of Collage builds anything. Known timings come from the database. Outcomes are data, not exceptions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class MeasureSession:
     """Builds and measures kernels of one model.
 
     Attributes:
-        say: Told what is going on, a line at a time.
+        say: Called with each line of progress.
         values: The model's inputs and intermediate values, at its most frequent lengths.
         occasions: All on which kernels are timed, with their shares of all runs; the first is ``values``.
         other_folders: Folders of further value stores on which kernels are checked.
@@ -54,10 +54,10 @@ class MeasureSession:
         database: The database that holds timings.
         workspace: Folder for kernels, with the model's weights file.
         threads: Threads that each kernel may use; 0 is the toolchains' default.
-        remeasure: Do not look up what the database knows.
-        limits: Limits of workers; None is what ``Limits`` says.
+        remeasure: Do not look up timings in the database.
+        limits: Limits of workers; None is the limit of ``Limits``.
         workers: Worker processes to use and to leave running; None is the session's own.
-        say: Told what is going on.
+        say: Called with each line of progress.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class MeasureSession:
         )
 
     def measure(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Build and measure kernels; what is known is not measured again, and equal kernels are measured once.
+        """Build and measure kernels. Known timings are reused, and equal kernels are measured once.
 
         Returns:
             One outcome per job, in order.
@@ -174,7 +174,7 @@ class MeasureSession:
         """Measure a kernel that this session measured once more; of two latencies the lower one is kept.
 
         Returns:
-            What is known of the kernel from now on; None if it was not measured by this session, or did not run.
+            The outcome that counts from now on; None if this session did not measure the kernel, or if it did not run.
         """
         key = self.key(job)
         first = self._session.get(key.digest)
@@ -201,7 +201,7 @@ class MeasureSession:
         return self._recall(self.key(job))
 
     def build(self, kernel: ir.Model, target: Target) -> Compiled:
-        """Compile a kernel that is going to be run; compiled before in this session, it is not compiled again.
+        """Compile a kernel that will be run, unless this session has compiled it before.
 
         Raises:
             ToolchainError: It could not be built.
@@ -237,21 +237,14 @@ class MeasureSession:
         """Return the cost of calling a toolchain, measured with a kernel that does next to nothing.
 
         Returns:
-            ``dispatch_s``: one call, with cold caches, as inside a model; ``launch_s``: what each kernel of a chain
-            costs beyond its own call. Both 0 where the kernel cannot be built.
+            ``dispatch_s``: one call, with cold caches, as inside a model; ``launch_s``: the cost of each kernel of a
+            chain beyond its own call. Both 0 if the kernel cannot be built.
         """
         try:
             made = self._builds.compiled(kernel, target)
             with measurement_lock():
-                found: Mapping[str, float] = self._pool.call(
-                    target,
-                    "overheads",
-                    self._limits.run_s,
-                    compiled=made,
-                    target=str(target),
-                    workspace=str(self.workspace),
-                    threads=self.threads,
-                    cores=self.cores,
+                found: Mapping[str, float] = self._call(
+                    target, "overheads", self._limits.run_s, compiled=made, threads=self.threads, cores=self.cores
                 )
         except ToolchainError:
             return {"dispatch_s": 0.0, "launch_s": 0.0}
@@ -268,18 +261,11 @@ class MeasureSession:
         """Return the parts of a kernel that can be tuned, by name.
 
         Raises:
-            ToolchainError: The toolchain cannot tell.
+            ToolchainError: The toolchain cannot list them.
         """
-        file, workspace = self._builds.write(kernel), str(self.workspace)
+        file = self._builds.write(kernel)
         with build_lock():
-            found: list[str] = self._pool.call(
-                target,
-                "tuning_workloads",
-                self._limits.try_s,
-                kernel=file,
-                target=str(target),
-                workspace=workspace,
-            )
+            found: list[str] = self._call(target, "tuning_workloads", self._limits.try_s, kernel=file)
         return found
 
     def tune(self, kernel: ir.Model, target: Target, budget_s: float, known: Mapping[str, str]) -> dict[str, str]:
@@ -288,13 +274,11 @@ class MeasureSession:
         Raises:
             ToolchainError: It could not be tuned.
         """
-        found: dict[str, str] = self._pool.call(
+        found: dict[str, str] = self._call(
             target,
             "tune",
             budget_s + self._limits.compile_s,
             kernel=self._builds.write(kernel),
-            target=str(target),
-            workspace=str(self.workspace),
             threads=self.threads,
             budget_s=budget_s,
             known=dict(known),
@@ -302,17 +286,15 @@ class MeasureSession:
         return found
 
     def profile(self, kernel: ir.Model, target: Target, inputs: Sequence[str], repeats: int = 3) -> Mapping[str, float]:
-        """Seconds per node name inside a kernel; empty if the toolchain cannot tell, or fails to."""
+        """Seconds per node name inside a kernel; empty if the toolchain has no profiler, or if it fails."""
         try:
             made = self._builds.compiled(kernel, target)
             with measurement_lock():
-                found = self._pool.call(
+                found = self._call(
                     target,
                     "profile",
                     self._limits.run_s,
                     compiled=made,
-                    target=str(target),
-                    workspace=str(self.workspace),
                     values=str(self.workspace / "values"),
                     inputs=list(inputs),
                     repeats=repeats,
@@ -331,23 +313,21 @@ class MeasureSession:
         self._run_on(values, model, target, "capture")
 
     def record_bodies(self, kernel: ir.Model, target: Target, values: ValueStore, folder: Path) -> list[int]:
-        """Run an operator with bodies, and keep in stores what each body is given; see ``KernelWorker.record_bodies``.
+        """Run an operator with bodies, and keep the inputs of each body in stores; see ``KernelWorker.record_bodies``.
 
         Returns:
-            How often each body runs.
+            The number of runs of each body.
 
         Raises:
             ToolchainError: It could not be built or run.
         """
         made = self._builds.compiled(kernel, target)
         with build_lock():
-            found: list[int] = self._pool.call(
+            found: list[int] = self._call(
                 target,
                 "record_bodies",
                 self._limits.run_s,
                 compiled=made,
-                target=str(target),
-                workspace=str(self.workspace),
                 threads=self.threads,
                 values=str(values.folder),
                 inputs=[str(value.name) for value in kernel.graph.inputs],
@@ -372,19 +352,21 @@ class MeasureSession:
         """Have a worker do a job with a model and a store of its inputs."""
         file = self._builds.write(model)
         with build_lock():
-            self._pool.call(
+            self._call(
                 target,
                 job,
                 self._limits.compile_s + self._limits.run_s,
                 kernel=file,
-                target=str(target),
-                workspace=str(self.workspace),
                 values=str(values.folder),
                 inputs=[str(value.name) for value in model.graph.inputs],
                 **more,
             )
         self._builds.relieve(model)
         values.reload()
+
+    def _call(self, target: Target, job: str, limit_s: float, **more: Any) -> Any:
+        """Have a worker of a target's toolchain do a job in the session's workspace; see ``WorkerPool.call``."""
+        return self._pool.call(target, job, limit_s, target=str(target), workspace=str(self.workspace), **more)
 
     def _recall(self, key: WorkloadKey) -> Outcome | None:
         """Return the known outcome, from this session or from the database."""
@@ -400,7 +382,7 @@ class MeasureSession:
         return known
 
     def _settle(self, key: WorkloadKey, job: Job, made: Built, patience_s: float) -> Outcome | None:
-        """Measure what was built, and record the outcome.
+        """Measure a built kernel, and record the outcome.
 
         Returns:
             The outcome; None if a machine like this one is measuring the kernel, and there is no patience to wait for it.

@@ -1,8 +1,8 @@
 """Records of tuning, by workload and by kernel. Nothing is tuned twice, in whichever model it occurs.
 
-A workload is what a toolchain tunes in a kernel, such as one loop nest; a kernel that was tuned through is noted with the
-records of all its workloads, so that later compilations find it without asking the toolchain, and with what the tuning
-took and gained, from which they foretell what others will.
+A workload is a part of a kernel that a toolchain tunes, such as one loop nest; a completely tuned kernel is stored with
+the records of all its workloads, so that later compilations find it without the toolchain. The time and the gain of its
+tuning are stored too, to predict those of other kernels.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TunedKernel:
 
     Attributes:
         records: The value of the property ``collage.toolchains.TUNED``.
-        took_s: Seconds that tuning took; 0 where every workload was known already.
+        took_s: Seconds that tuning took; 0 if every workload was known already.
         effort_s: Seconds of one trial, as foretold from the kernel before it was tuned, see :func:`effort_s`.
         ratio: Time of the tuned kernel as a share of the untuned one.
     """
@@ -62,19 +62,19 @@ class TuningForecast:
 
     @classmethod
     def of(cls, known: Sequence[TunedKernel]) -> TuningForecast:
-        """The medians; what a first guess says has one vote."""
+        """The medians over known tunings, with the default guess as one more sample."""
         efforts = [kernel.took_s / kernel.effort_s for kernel in known if kernel.took_s > 0 and kernel.effort_s > 0]
         ratios = [kernel.ratio for kernel in known]
         return cls(statistics.median([_FIRST_TRIALS, *efforts]), statistics.median([_FIRST_RATIO, *ratios]))
 
 
 def effort_s(untuned: Outcome) -> float:
-    """Seconds that one trial on a kernel is made of: it is built, and run a few times."""
+    """Seconds of one trial on a kernel: a build and a few runs."""
     return untuned.build_s + (_RUNS * untuned.time.median_s if untuned.time is not None else 0.0)
 
 
 class TuningRecords:
-    """Tunes kernels, and remembers what came of it.
+    """Tunes kernels, and keeps the records.
 
     Args:
         measure_session: Whose workers tune.
@@ -94,9 +94,9 @@ class TuningRecords:
         return self._tuners[name] and target.option("trials") is None
 
     def tune(self, kernel: ir.Model, target: Target, budget_s: float) -> tuple[str, float] | None:
-        """The records of a kernel as its model is to carry them; what is not known is tuned.
+        """The records of a kernel, for the metadata of its model; unknown workloads are tuned.
 
-        Each record is kept as soon as the toolchain hands it over, so that what is cut short goes on from there.
+        Each record is kept as soon as the toolchain returns it, so an interrupted tuning continues from there.
 
         Args:
             kernel: The kernel.
@@ -105,7 +105,7 @@ class TuningRecords:
 
         Returns:
             The value of the property ``collage.toolchains.TUNED``, and seconds that it would have taken had nothing been
-            known, 0 where everything was; None if nothing in the kernel can be tuned, or not all of it in time.
+            known, 0 if everything was; None if nothing in the kernel can be tuned, or not all of it in time.
 
         Raises:
             ToolchainError: It could not be tuned.
@@ -163,7 +163,7 @@ class TuningRecords:
         }
 
     def _kernel_name(self, job: Job) -> Mapping[str, str | int]:
-        """As its timings are filed, but for what tuning does not depend on: the model around it."""
+        """The key of a kernel's tuning: its timing key without the model around it, on which tuning does not depend."""
         parts = self._session.key(job).parts()
         return {"fact": "tuned-1", **{name: part for name, part in parts.items() if name not in ("context", "method")}}
 

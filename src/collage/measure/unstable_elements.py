@@ -2,8 +2,8 @@
 
 Probing inputs are chosen to find faults, and meet points where a model itself is ill-conditioned: a normalisation of equal
 numbers divides rounding errors by their own size. So the model runs once more with errors of about two units in the last
-place in the operands of operators that may cancel them. What changes by more than half of what is tolerated is not compared
-on these inputs.
+place in the operands of operators that may cancel them. Elements that change by more than half of the tolerance are not
+compared on these inputs.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def capture_unstable(model: ir.Model, measure_session: MeasureSession, values: V
 
 
 def with_rounding_errors(model: ir.Model) -> ir.Model:
-    """Multiply what operators may cancel by random numbers close to 1, in the main graph of a model, in place.
+    """Multiply operands that may cancel by random numbers close to 1, in the main graph of a model, in place.
 
-    Errors of other operators are not larger than those of their operands, by more than kernels may err.
+    Other operators enlarge the errors of their operands by no more than the tolerance of kernels.
 
     Returns:
         The model, whose values keep their names.

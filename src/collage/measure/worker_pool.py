@@ -1,4 +1,4 @@
-"""The crew of a session: one worker process for each toolchain, any of which may die without taking anything along."""
+"""The worker pool of a session: one worker process for each toolchain. The death of one has no effect on the others."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Limits:
     """The limits of a worker.
 
     Attributes:
-        start_s: Seconds for a worker to come up, and once more to import what its toolchain needs.
+        start_s: Seconds for a worker to come up, and once more to import the packages of its toolchain.
         compile_s: Seconds for one build.
-        try_s: Seconds for the build of a single operator, to see whether it is taken at all.
+        try_s: Seconds for the build of a single operator, to see if the toolchain takes it.
         run_s: Seconds for one measurement.
-        memory_bytes: What a worker and all that it starts may hold together, and the address space of each of them where
-            that can be limited; None is four fifths of what the container or machine has.
+        memory_bytes: Memory limit of a worker and all that it starts, and the address space of each of them where
+            that can be limited; None is four fifths of the memory of the container or machine.
         deaths: Jobs in a row that must die for a toolchain to be left alone, see ``collage.measure.quarantine``.
         recycle_after: Jobs after which a worker is replaced, so that leaks stay small.
     """
@@ -59,9 +59,9 @@ class WorkerPool:
         toolchains: The registry of toolchains.
         database: The database that holds quarantines.
         limits: Limits of workers.
-        forgive: Try again what an earlier session quarantined.
+        forgive: Try builds again that an earlier session quarantined.
         workers: Worker processes to use and to leave running; None is the crew's own.
-        say: Told what is going on.
+        say: Called with each line of progress.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class WorkerPool:
         return self._workers
 
     def availability(self, target: Target) -> Availability:
-        """Return the availability of a target, as its toolchain states it in a process of its own, whatever the options."""
+        """Return the availability of a target regardless of options, as its toolchain states it in its own process."""
         name = target.build_name
         if name not in self._available:
             try:
@@ -113,7 +113,7 @@ class WorkerPool:
         return self._available[name]
 
     def build_of(self, target: Target) -> str:
-        """Return what a target's timings depend on: its toolchain's build, and the code here that drives it."""
+        """Return the build that a target's timings depend on: that of its toolchain, and the code here that drives it."""
         return self._with_revision(target, self.availability(target).build)
 
     def _with_revision(self, target: Target, build: str) -> str:
@@ -124,7 +124,7 @@ class WorkerPool:
         """One job for the toolchain that serves a target; a crash is retried once in a fresh worker.
 
         Raises:
-            Quarantined: The toolchain died too often, and is not asked.
+            Quarantined: The toolchain died too often, and is not used.
             ToolchainError: It refused, failed or died.
         """
         toolchain = _worker_name(target)
@@ -154,11 +154,11 @@ class WorkerPool:
         return result
 
     def start_all(self, targets: Iterable[Target], first: Callable[[], None] = lambda: None) -> None:
-        """Has the toolchains of all targets come up side by side; ``availability`` then knows of each.
+        """Start the workers of all targets side by side; ``availability`` then answers at once.
 
         Args:
-            targets: At least one.
-            first: What to do with the first target's toolchain as soon as that is up; it may call no other.
+            targets: One or more targets.
+            first: Called with the first target's toolchain as soon as that is up. It may call no other.
         """
         by_toolchain: dict[str, list[Target]] = {}
         for target in targets:
@@ -198,7 +198,7 @@ class WorkerPool:
             self._abandoned.clear()
 
     def recycle(self) -> None:
-        """Has idle workers forget the kernels that they loaded, and replaces those that have done many jobs."""
+        """Let idle workers unload their kernels, and replace workers that have done many jobs."""
         for name, worker in list(self._workers.items()):  # Others may be coming up meanwhile.
             if worker.jobs_done > self._limits.recycle_after and not worker.busy:
                 worker.kill()

@@ -1,4 +1,4 @@
-"""Comparison of what a kernel computes with what the model computes, within a stated tolerance.
+"""Comparison of a kernel's outputs with those of the model, within a stated tolerance.
 
 The error of a tensor is its largest absolute difference from the reference, relative to the reference's largest finite
 magnitude. NaN must meet NaN, and infinity the same infinity.
@@ -16,14 +16,14 @@ other integers, bool      0          exact
 strings                   0          exact
 ========================  =========  ==============================================
 
-Elements that hang on rounding, as the index of the larger of two numbers that are closer together than that, are not
-compared (``collage.measure.rounding_sensitive``).
+Elements that depend on rounding are not compared, such as the index of the larger of two nearly equal numbers
+(``collage.measure.rounding_sensitive``).
 
-A kernel that computes in a coarser type inside is judged by that type; one that quantises inside by 5e-2. Where toolchains
+A kernel that computes in a coarser type inside is judged by that type; one that quantises inside by 5e-2. If toolchains
 add products of bytes in 16 bits and saturate, as on x86 processors without VNNI, they are off by several steps, which is what
 every quantised model gets there. So it is judged by 2e-1, unless an accuracy budget says otherwise. A kernel of a
-target of reduced precision (``-precision=bf16``) need only be recognisable, 2.5e-1: what counts there is the whole model's
-error, which the user's accuracy budget bounds.
+target of reduced precision (``-precision=bf16``) need only be recognisable, 2.5e-1: the whole model's error counts
+there, which the user's accuracy budget bounds.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Difference:
     Attributes:
         max_abs: Largest absolute difference.
         max_rel: The same relative to the largest reference magnitude of its tensor.
-        tolerance: What ``max_rel`` may be.
+        tolerance: Largest ``max_rel`` that counts as right.
         reason: The reason why it is wrong, or None if it is right.
     """
 
@@ -89,7 +89,7 @@ def tolerance_of(dtype_names: Iterable[str], quantised: bool = False, saturating
     Args:
         dtype_names: These types.
         quantised: True if it quantises inside.
-        saturating: True if sums of products of bytes saturate meanwhile.
+        saturating: True if sums of products of bytes may saturate.
     """
     inside = SATURATING_TOLERANCE if saturating else QUANTISED_TOLERANCE
     found = [_FLOAT_TOLERANCE.get(n, _SMALL_FLOAT_TOLERANCE) for n in dtype_names if "float" in n or "complex" in n]
@@ -105,10 +105,10 @@ def compare(actual: Any, expected: Any, tolerance: float, rounding_sensitive: An
     """Compare one output with its reference; sequences element by element, absent optionals with None.
 
     Args:
-        actual: What was computed.
-        expected: What should have been.
+        actual: The computed output.
+        expected: The reference output.
         tolerance: See the table above; it counts for floats.
-        rounding_sensitive: Elements that are not compared, bool of the expected shape: they hang on rounding, see
+        rounding_sensitive: Elements that are not compared, bool of the expected shape: they depend on rounding, see
             ``collage.measure.rounding_sensitive``.
     """
     if isinstance(expected, (list, tuple)):

@@ -1,7 +1,7 @@
-"""The share of NaN in a reference run: NaN meets NaN, so if a model makes nothing else, any answer is right.
+"""The share of NaN in a reference run. If all outputs are NaN, a comparison with them shows nothing.
 
-Toolchains are also within their rights to make something else of NaN: the largest of several numbers and a NaN is the one or
-the other. So a toolchain would be called wrong for inputs that the model was never meant for, such as an image below zero.
+Right toolchains may also differ on NaN: the maximum of numbers and a NaN may be a number or NaN. So a toolchain would
+be called wrong for inputs that the model was not made for, such as a negative image.
 """
 
 from __future__ import annotations

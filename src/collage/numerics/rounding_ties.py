@@ -1,9 +1,10 @@
-"""Decisions of rounding: operators that compare computed numbers, of which two right kernels may make different things.
+"""Decisions of rounding: operators that compare computed numbers, whose results may differ between two right kernels.
 
-A tolerance says how far numbers may be from the reference. It says nothing of what is decided by comparing them: where two
-scores lie closer together than the tolerance, ArgMax may return either, and so may whatever follows from it.
-Decisions are taken by ArgMax, ArgMin, TopK, the comparisons and the operators that round, of the main graph, on
-numbers that were computed: between numbers that a kernel is given, or only moves, rounding decides nothing.
+A tolerance says how far numbers may be from the reference. It does not cover decisions between them. If two scores are
+closer than the tolerance, ArgMax may return either, and later values follow from its choice.
+Decisions are taken by ArgMax, ArgMin, TopK, the comparisons and the operators that round, in the main graph, on
+computed numbers. Inputs of a kernel are exact, so decisions between them, or between moved copies of them, do not
+depend on rounding.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class Decision:
     """A decision that lies within the tolerance, as far as it does.
 
     Attributes:
-        value: What was decided: the output of an operator.
-        close: Which of its elements might be otherwise, bool of the value's shape; at least one.
-        otherwise: What these would be, of the value's shape and type; what is not close does not count.
+        value: The result of the decision: the output of an operator.
+        close: True for elements that might be different, bool of the value's shape; at least one is true.
+        otherwise: The other results of these elements, of the value's shape and type. Elements that are not close do not count.
     """
 
     value: ir.Value
@@ -51,7 +52,7 @@ class Decision:
 
 
 def after_decisions(graph: ir.Graph) -> frozenset[str]:
-    """Names of the values of a model, or kernel, that follow from decisions on what it has computed itself."""
+    """Names of the values of a model, or kernel, that follow from decisions on computed values."""
     return followers(graph, (value for node in graph if (value := _decided(node)) is not None))
 
 
@@ -68,9 +69,9 @@ def close_decisions(graph: ir.Graph, value_of: ValueOf, tolerance: float) -> Ite
     """The decisions of a run that lie within the tolerance.
 
     Args:
-        graph: What was run.
+        graph: The graph that was run.
         value_of: Its values in that run; None for one that is not known.
-        tolerance: By what share of a tensor's largest magnitude its elements may be off, see ``collage.numerics.compare``.
+        tolerance: Largest error of an element, as a share of the tensor's largest magnitude, see ``collage.numerics.compare``.
     """
     for node in graph:
         if (decided := _decided(node)) is None or (was := value_of(decided)) is None:

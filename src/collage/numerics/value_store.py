@@ -1,6 +1,6 @@
-"""Tensors on disk: how processes hand each other the model's real intermediate values.
+"""Tensors on disk, by which processes share the model's real intermediate values.
 
-One raw file per value and one index, so that a worker maps just what its kernel reads. No pickle, no archive format.
+One raw file per value and one index, so that a worker maps only the inputs of its kernel. No pickle, no archive format.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ValueStore:
         return iter(self._entries)
 
     def reload(self) -> None:
-        """Take over what other processes have stored."""
+        """Take over the values that other processes have stored."""
         index = self.folder / _INDEX
         self._entries = json.loads(index.read_text()) if index.exists() else {}
         lists = self.folder / _LISTS
@@ -58,7 +58,7 @@ class ValueStore:
         return name in self._entries or name in self._lists
 
     def put_input(self, name: str, value: Any) -> None:
-        """Store what a model is given: a tensor, a list of tensors, or None for an optional that is absent.
+        """Store an input of a model: a tensor, a list of tensors, or None for an optional that is absent.
 
         Only ``input`` returns lists and None. They need no ``flush``, and iteration passes over them.
         """
@@ -74,7 +74,7 @@ class ValueStore:
         (self.folder / _LISTS).write_text(json.dumps(self._lists))
 
     def input(self, name: str) -> Any:
-        """Return a copy of what ``put_input`` stored.
+        """Return a copy of an input that ``put_input`` stored.
 
         Raises:
             KeyError: It was not stored.
@@ -202,7 +202,7 @@ def probe_of(folder: str | Path) -> str:
 
 
 def is_beyond_ranges(folder: str | Path) -> bool:
-    """Return True for values of inputs beyond what calibration sees: probing inputs, and those that are made harder.
+    """Return True for values of inputs that calibration does not see: probing inputs, and inputs with larger values.
 
     There, kernels of static 8 bits saturate, and their answers are only finite.
     """

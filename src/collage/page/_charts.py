@@ -65,7 +65,7 @@ class Series:
         name: Name of the row.
         rounds_us: Its time in each round.
         colour: Class that colours it.
-        mark: Number that decides its marks, which tell rows apart without colour.
+        mark: Number that selects its marks, which distinguish rows without colour.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The contents of a page: all that an artefact tells of a compilation, read without running anything of it."""
+"""The contents of a page: all facts about a compilation that an artefact holds, read without running its code."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class PageContents:
         record: The record of what was tried; None for artefacts without one.
         has_weights: True if the artefact holds weights in a file of their own. The page never does.
         is_redacted: True if names are replaced.
-        notes: Sentences about what could not be read.
+        notes: Sentences about parts that could not be read.
         artefact: Name of the artefact; empty if it is not told.
     """
 
@@ -129,7 +129,7 @@ class PageContents:
 
     @cached_property
     def tried(self) -> Mapping[str, tuple[TriedKernel, ...]]:
-        """By name of a kernel, the candidates of exactly its operators on other targets."""
+        """Candidates of exactly the operators of a kernel on other targets, by name of the kernel."""
         if self.record is None:
             return {}
         by_nodes: dict[NodeRanges, list[TriedKernel]] = {}
@@ -143,7 +143,7 @@ class PageContents:
 
 
 def read_contents(folder: Path, name: str, notes: Sequence[str] = ()) -> PageContents:
-    """Verify an artefact's folder and read what it tells.
+    """Verify an artefact's folder and read its facts.
 
     Args:
         folder: The folder.

@@ -1,4 +1,4 @@
-"""The sections of plain facts: numerics, the search, the machine, and what the page holds of the model."""
+"""The sections of plain facts: numerics, the search, the machine, and the parts of the model on the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["machine_section", "numerics_section", "privacy_section", "search_sec
 
 
 def numerics_section(contents: PageContents) -> Markup:
-    """Return how the outputs were checked, and on what."""
+    """Return the section on checks of the outputs: the method and the inputs."""
     numerics = contents.report.numerics
     reference = numerics.reference
     judged = {True: "right", False: "wrong", None: "not judged"}[numerics.ok]
@@ -49,7 +49,7 @@ def numerics_section(contents: PageContents) -> Markup:
 
 
 def _precision(section: Mapping[str, Any]) -> Markup:
-    """Return what the report tells of reduced precision. The form of this section is free, so only texts are taken."""
+    """Return the report's facts about reduced precision. The form of this section is free, so only texts are taken."""
     told = section.get("summary")
     lines = [told] if isinstance(told, str) else [each for each in told or () if isinstance(each, str)]
     rows = []
@@ -70,7 +70,7 @@ def _precision(section: Mapping[str, Any]) -> Markup:
 
 
 def search_section(contents: PageContents) -> Markup:
-    """Return the work of the search, and what it did not measure."""
+    """Return the section on the search: its measurements, and the candidates that it did not measure."""
     search, record = contents.report.search, contents.record
     facts = [
         ("strategy", f"{search.algorithm}, {search.mode}" if search.mode else search.algorithm),
@@ -108,7 +108,7 @@ def machine_section(contents: PageContents) -> Markup:
 
 
 def privacy_section(contents: PageContents) -> Markup:
-    """Return what the page holds of the user's model."""
+    """Return the section that lists the parts of the user's model on the page."""
     operators = sum(len(kernel.operators) for kernel in contents.kernels)
     holds = [
         f"names, types and shapes of {counted(len(contents.inputs) + len(contents.outputs), 'input and output')}",

@@ -114,7 +114,7 @@ def _bodies(kernel: KernelView) -> Markup:
 
 
 def _runner_ups(contents: PageContents, kernel: KernelView) -> Markup:
-    """Return what else was tried for exactly these operators, the fastest first."""
+    """Return the other candidates for exactly these operators, the fastest first."""
     if contents.record is None:
         return tag("p", "This artefact has no record of other candidates.", class_="note")
     others = sorted(contents.tried.get(kernel.name, ()), key=_by_time)

@@ -27,7 +27,7 @@ class Size:
         height: Height of a box.
         gap_x: Room between boxes of a row.
         gap_y: Room between rows.
-        columns: The most boxes of a row; what does not fit goes into another row.
+        columns: Most boxes in a row; further ones go into another row.
     """
 
     width: float
@@ -76,7 +76,7 @@ def lay_out(count: int, wires: Sequence[tuple[int, int]], size: Size) -> Layout:
 
     Args:
         count: Number of items. They are sorted: a wire goes from a smaller to a greater number.
-        wires: Pairs of items of which the second reads what the first makes.
+        wires: Pairs of items: the second reads an output of the first.
         size: The measures.
     """
     rows = _rows(count, wires, size.columns)
@@ -97,7 +97,7 @@ def lay_out(count: int, wires: Sequence[tuple[int, int]], size: Size) -> Layout:
 
 
 def _rows(count: int, wires: Sequence[tuple[int, int]], columns: int) -> list[list[int]]:
-    """Return the items of each row, from left to right: near the middle of what they read."""
+    """Return the items of each row, from left to right, each near the middle of its inputs."""
     reads: list[list[int]] = [[] for _ in range(count)]
     for a, b in wires:
         reads[b].append(a)

@@ -1,6 +1,6 @@
 """Markup that is built, not pasted: every text is escaped unless it is markup already.
 
-All texts of a page may come from an artefact of a stranger. A text becomes part of a page only through ``tag`` and ``join``.
+All texts of a page may come from an untrusted artefact. A text becomes part of a page only through ``tag`` and ``join``.
 """
 
 from __future__ import annotations

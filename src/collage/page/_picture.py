@@ -17,7 +17,7 @@ _SIZE = Size(width=268.0, height=52.0, gap_x=16.0, gap_y=26.0, columns=4)
 _PORTS_SHOWN = 4
 _COLOURS = 8
 _MOST_TITLED = 500
-"""Wires up to which each one tells its values. Beyond that a page would grow for what can hardly be seen."""
+"""Most wires for which each one lists its values. Beyond that, labels would make the page large and could hardly be read."""
 _CORNER = 6.0
 _LONGEST_LABEL = 29
 _STRIP = 40.0
@@ -26,7 +26,7 @@ _LABELLED = (45.0, 20.0)
 
 
 def colour_of(contents: PageContents, target: str) -> str:
-    """Return the class that colours a target. The host is grey, since it stands for what no target takes."""
+    """Return the class that colours a target. The host is grey, since it runs operators that no target takes."""
     if target == str(HOST_TARGET):
         return "host"
     targets = [each for each in contents.targets if each != str(HOST_TARGET)]

@@ -52,7 +52,7 @@ def redacted(contents: PageContents) -> PageContents:
 
 
 class _Names:
-    """The names of a model, and what replaces them."""
+    """The names of a model, and their replacements."""
 
     def __init__(self, contents: PageContents) -> None:
         self._safe = {text: text for text in _safe_texts(contents)}
@@ -77,7 +77,7 @@ class _Names:
         self._safe.update(renamed)
 
     def kernel(self, kernel: KernelView) -> KernelView:
-        """Return a kernel without names. Its own name goes too, since it holds the type of an operator, and so do bodies."""
+        """Return a kernel without names. Its own name, which holds an operator type, and bodies are removed too."""
         walked = self.walk(dataclasses.replace(kernel, name="", operators=(), bodies=()))
         toolchain = Target.parse(kernel.target).toolchain
         operators = tuple(

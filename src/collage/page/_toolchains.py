@@ -22,7 +22,7 @@ _MOST_TYPES = 40
 
 
 def toolchains_section(contents: PageContents) -> Markup:
-    """Return what each toolchain takes of each operator type, and how fast it was there."""
+    """Return a table: the operators of each type that each toolchain takes, with measured times."""
     if not contents.kernels:
         return join()
     record = contents.record
@@ -173,7 +173,7 @@ def _named(record: TriedRecord, nodes: NodeRanges) -> str:
 
 
 def _answers(record: TriedRecord) -> Markup:
-    """Return the answer of each target about the whole model, and what it refuses."""
+    """Return the answer of each target about the whole model, with the operators that it refuses."""
     rows = []
     for answer in record.targets:
         refused = sum(len(nodes) for nodes in answer.refuses.values())

@@ -18,7 +18,7 @@ def as_trace(contents: PageContents, profile: Profile) -> str:
     """Return the run of median length as JSON in Chrome's trace format, a row for each target.
 
     Args:
-        contents: The artefact's.
+        contents: The contents of the artefact.
         profile: A profile of the same artefact.
     """
     targets = dict.fromkeys(kernel.target for kernel in contents.kernels)

@@ -1,4 +1,4 @@
-"""The first screen of a page: the gain, what it comes from, and how sure it is."""
+"""The first screen of a page: the gain, its cause, and its confidence interval."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_TYPES = 4
 
 
 def verdict_section(contents: PageContents) -> Markup:
-    """Return the section that answers: what was gained, by what, how sure."""
+    """Return the section on the gain, its cause and its confidence interval."""
     return tag(
         "section",
         _gained(contents),
@@ -67,7 +67,7 @@ def _gained(contents: PageContents) -> Markup:
 
 
 def _answers(contents: PageContents, gain: Gain | None = None) -> Markup:
-    """Return what was gained, by what, and how sure that is, in three sentences."""
+    """Return three sentences: the gain, its cause, and its confidence interval."""
     report, numerics = contents.report, contents.report.numerics
     returned = report.returned
     time = None if returned is None else (returned.measured_us or returned.alone_us)

@@ -35,7 +35,7 @@ def stated_defaults(node: ir.Node, schema: onnx.defs.OpSchema | None) -> Mapping
 
     Args:
         node: An operator of ONNX's standard domain.
-        schema: Its schema, which says which attributes it has; None if there is none.
+        schema: Its schema, which lists its attributes; None if there is none.
     """
     if schema is None:
         return {}

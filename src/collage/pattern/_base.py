@@ -44,7 +44,11 @@ class PatternLike:
         raise NotImplementedError
 
     def __call__(self, *operands: Any) -> Pattern:
-        """Only operators take operands."""
+        """Give an operator its operands.
+
+        Raises:
+            PatternError: The pattern is not an operator.
+        """
         raise PatternError(f"{self!r} takes no operands; is_op('Conv')(...) and any_op()(...) do")
 
     __array_ufunc__ = None  # NumPy's numbers and arrays leave arithmetic with patterns to the patterns
@@ -76,8 +80,8 @@ class PatternLike:
         """Every way from ``parent`` leads to this node, and only through nodes that match ``path`` (None: any nodes).
 
         Walking back from this node's inputs, every computed value is made by ``parent``, or by a node that matches
-        ``path`` and gets something from ``parent`` in turn. Inputs and constants on the way are passed over. Neither
-        ``parent`` nor what lies between is used anywhere else. Returns this pattern.
+        ``path`` and gets something from ``parent`` in turn. Inputs and constants on the way are passed over. ``parent``
+        and the nodes in between have no other use. Returns this pattern.
         """
         from collage.pattern._nodes import wildcard
 
@@ -107,7 +111,7 @@ class PatternLike:
 
         Args:
             others: Patterns or sequences as long as this one.
-            names: Which attributes; None means all. Defaults of the operator's schema are filled in first.
+            names: Attributes to compare; None means all. Defaults of the operator's schema are filled in first.
         """
         attr_eq(self, *others, names=names)
         return self
@@ -146,7 +150,11 @@ class PatternLike:
         return self
 
     def add_graph_constraint(self, constraint: _constraints.NonLeafExternUse) -> PatternLike:
-        """Add a constraint on the whole pattern that this pattern is a part of."""
+        """Add a constraint on the whole pattern that this pattern is a part of.
+
+        Raises:
+            PatternError: It is not a graph constraint.
+        """
         if not isinstance(constraint, _constraints.NonLeafExternUse):
             raise PatternError(
                 f"{constraint!r} is not a graph constraint; there is _constraints.NonLeafExternUse(True or False)"
@@ -207,7 +215,7 @@ class PatternLike:
         return NotPattern(self.last)
 
     def optional(self, wrap: Callable[[Pattern], PatternLike]) -> Pattern:
-        """This pattern, or what ``wrap`` builds on it."""
+        """This pattern, or the pattern that ``wrap`` builds on it."""
         return self | wrap(self.last)
 
     # ------------------------------------------------------------------ matching
@@ -223,7 +231,7 @@ class PatternLike:
         """Matches with this pattern (the last one of a sequence) at a node or value.
 
         Args:
-            at: Where the pattern's root is to lie. A node stands for its first output.
+            at: The node or value that the pattern's root must match. A node stands for its first output.
             fuzzy_ops: Operator types that may be skipped, such as ``Cast``; only their first input is followed.
             budget: Search steps allowed; None takes the default.
             within: The model, or a graph around. It is needed only for a body of a control-flow node that captures
@@ -248,10 +256,10 @@ class PatternLike:
         budget: int | None = None,
         within: GraphLike | ir.Model | None = None,
     ) -> list[Match]:
-        """Every match in a graph; in a model, in its graph, bodies and functions, each for itself.
+        """Return every match in a graph. In a model, its main graph, bodies and functions are searched separately.
 
         Args:
-            graph: Where to look.
+            graph: The graph or model to search.
             mode: ``all``: one match for each assignment of node patterns to nodes. ``maximal``: one for each set of
                 nodes that is not part of a larger match. ``disjoint``: no node twice, larger matches first.
             fuzzy_ops: As for ``match``.
@@ -333,7 +341,7 @@ class Pattern(PatternLike):
         return new
 
     def named(self, name: str) -> Pattern:
-        """The same pattern with a name under which the match has what it stands for."""
+        """The same pattern with a name. ``match[name]`` is the value that it matched."""
         return self._refined(name=name)
 
     def has_attr(self, attributes: dict[str, Any] | None = None, **more: Any) -> Pattern:
@@ -395,6 +403,9 @@ class Seq(PatternLike):
     """Patterns each used by the next. As an operand, or to match, it stands for its last element.
 
     ``a ^ b`` and ``a > b`` give one; ``Seq(a, b, c)`` relates elements that are not related yet.
+
+    Raises:
+        PatternError: There are no parts.
     """
 
     _constraint: type[_constraints.UsedBy] = _constraints.UsedBy
@@ -426,7 +437,7 @@ class Seq(PatternLike):
         return self._elements[index]
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Say what is to be done about refinements, which sequences do not have."""
+        """Explain that sequences have no refinements, and how to refine a member."""
         hint = "; refine its elements before they are related" if hasattr(Pattern, name) else ""
         raise AttributeError(f"a sequence of patterns has no {name!r}{hint}")
 
@@ -470,7 +481,18 @@ def flatten(things: Iterable[Any]) -> list[PatternLike]:
 
 
 def attr_eq(*patterns: PatternLike | Iterable[Any], names: Sequence[str] | None = None) -> tuple[PatternLike, ...]:
-    """The patterns' nodes have equal attributes; sequences are compared element by element. Returns the patterns."""
+    """Demand equal attributes of the patterns' nodes; sequences are compared element by element.
+
+    Args:
+        patterns: Patterns, or sequences of equal length.
+        names: Attributes to compare; None means all.
+
+    Returns:
+        The patterns.
+
+    Raises:
+        PatternError: The sequences have different lengths.
+    """
     compared = flatten(patterns)
     lengths = {len(pattern.elements) for pattern in compared}
     if len(lengths) > 1:
@@ -481,7 +503,7 @@ def attr_eq(*patterns: PatternLike | Iterable[Any], names: Sequence[str] | None 
 
 
 def where_all(patterns: Iterable[Any], test: Callable[..., bool], text: str) -> tuple[PatternLike, ...]:
-    """The values that the patterns stand for pass a test together, such as one of their shapes.
+    """The values that the patterns match pass a test together, such as one of their shapes.
 
     Args:
         patterns: The patterns; of a sequence its last element.
@@ -490,6 +512,9 @@ def where_all(patterns: Iterable[Any], test: Callable[..., bool], text: str) -> 
 
     Returns:
         The patterns.
+
+    Raises:
+        PatternError: There are fewer than two patterns, or the test is not a function.
     """
     related = flatten(patterns)
     if len(related) < 2 or not callable(test):

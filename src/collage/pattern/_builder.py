@@ -25,7 +25,7 @@ class Builder:
         label: The label of the rule.
         nodes: The new nodes, in order.
         constants: The new initializers.
-        plain: Constants that come from numbers without an element type, with the number and the wish for a name.
+        plain: Constants made of numbers without an element type, each with its number and the requested name.
     """
 
     def __init__(self, label: str, fresh: Callable[[str], str]) -> None:
@@ -101,7 +101,7 @@ class Builder:
         return value
 
     def keep_only(self, results: Iterable[ir.Value]) -> None:
-        """Drop what the results do not need."""
+        """Drop nodes that the results do not need."""
         needed: set[ir.Value] = set(results)
         kept: list[ir.Node] = []
         for node in reversed(self.nodes):
@@ -114,7 +114,7 @@ class Builder:
         self.constants = [value for value in self.constants if value in needed]
 
     def discard(self) -> None:
-        """Take back what was built: the graph's values forget that it used them."""
+        """Remove the built nodes, so that values of the graph no longer list them as users."""
         for node in self.nodes:
             _forget_inputs(node)
 

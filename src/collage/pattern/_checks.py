@@ -1,4 +1,4 @@
-"""When constraints hold, given what a search has bound."""
+"""Checks of constraints, for the patterns that a search has bound so far."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from collage.pattern._search_state import ABSENT, SearchState
 def holds(state: SearchState, constraint: Constraint) -> bool:
     """Return True if a constraint holds as far as its patterns are bound. ``complete`` judges external uses.
 
-    What is said of several patterns holds among those that are bound, so that a clash is found at the second of them.
+    A constraint on several patterns is checked for those that are bound, so that a clash is found at the second of them.
     """
     bound = [p for p in constraint.patterns if p in state.bound and state.bound[p] is not ABSENT]
     if len(bound) < len(constraint.patterns) and not isinstance(constraint, AttrEq | SameShape | Distinct):
@@ -64,7 +64,7 @@ def holds(state: SearchState, constraint: Constraint) -> bool:
 def complete(state: SearchState) -> bool:
     """Return True if an assignment without gaps meets the constraints on the whole match.
 
-    Of a part of a match only one thing can be told: what must be used outside is not, if the part has all its users.
+    A part of a match can only show that a value has no use outside, if all its users are in the part.
     """
     if state.is_partial:
         return _external_uses_are_as_wanted(state)
@@ -128,7 +128,7 @@ def external_users(state: SearchState, values: tuple[ir.Value, ...], inside: Any
 
 
 def excluded_user(state: SearchState, constraint: NoConsumer) -> ir.Node | None:
-    """The first user of a value that matches what is excluded; one of another graph is judged there."""
+    """The first user of a value that matches the excluded pattern. A user in another graph is judged in that graph."""
     values, scope = state.sources(constraint.value), state.scope
     for user in dict.fromkeys(u for value in values for u in (*scope.users(value), *scope.outsiders(value))):
         if state.matches_anew(constraint.excluded, user.outputs[0], any_output=True, scope=scope.of(user)):
@@ -190,7 +190,7 @@ def _only_ways(state: SearchState, edge: OnlyUsedBy) -> Path | None:
 
 
 def _skip_along(state: SearchState, edge: UsedBy) -> bool:
-    """Note what an edge skips; False where every way leads over a node that a pattern lies on."""
+    """Note what an edge skips; False if every way leads over a node that a pattern lies on."""
     only = _only_ways(state, edge) or () if isinstance(edge, OnlyUsedBy) else ()
     way = next((path for path in _ways(state, edge) if state.claimed.keys().isdisjoint((*only, *path))), None)
     state.skip((*only, *(way or ())))

@@ -12,15 +12,15 @@ from collage.pattern import _operators
 from collage.pattern._builder import Builder, NotApplicable
 
 DtypeOf = Callable[[ir.Value, int], ir.DataType | None]
-"""The element type of a value, asked for by the new node of a number. All new nodes before it are settled."""
+"""Returns the element type of a value that a new node reads beside a number. All new nodes before it are settled."""
 
 
 def settle(
     builder: Builder, replaced: Mapping[ir.Value, ir.Value], imports: Mapping[str, int], dtype_of: DtypeOf
 ) -> dict[ir.Value, ir.Value]:
-    """Give every plain number the element type that its place asks for, and return what replaces what.
+    """Give every plain number the element type that its place requires, and return the replacements.
 
-    That is the type of the operands that must have the same one, or of the value that the number replaces. Where the
+    The type is that of the operands that must have the same one, or that of the replaced value. If the
     operator's schema leaves a choice it is the first operand's, if the number may have that.
 
     Raises:
@@ -60,7 +60,7 @@ def settle(
 
 
 def _chosen(content: Any, allowed: frozenset[ir.DataType] | None, first: ir.DataType | None) -> ir.DataType | None:
-    """The type of a number that no other operand settles; None if it stays what it is by itself."""
+    """The type of a number that no other operand settles; None if it keeps its own type."""
     if allowed is not None and len(allowed) == 1:
         return next(iter(allowed))
     kind = np.asarray(content).dtype.kind

@@ -98,7 +98,7 @@ class Relation(Constraint):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Together(Constraint):
-    """The patterns belong to one match; nothing else is asked."""
+    """The patterns belong to one match; there is no further condition."""
 
     members: tuple[Pattern, ...]
 
@@ -156,7 +156,7 @@ class Dominates(Constraint):
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:
-        """Child and parent; the path is matched anew at each of its nodes."""
+        """Child and parent; the path is matched again at each of its nodes."""
         return (self.child, self.parent)
 
 

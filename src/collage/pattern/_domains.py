@@ -55,7 +55,7 @@ def find_domains(plan: Plan, scope: Scope) -> dict[Pattern, Domain] | None:
 def in_order(
     domains: dict[Pattern, Domain], groups: Iterable[Sequence[Pattern]], scope: Scope
 ) -> dict[Pattern, Domain]:
-    """Narrow the domains of interchangeable patterns that are to lie one behind the other: each leaves room for the rest."""
+    """Narrow the domains of interchangeable patterns, which must match in order: each leaves room for the rest."""
     narrowed = dict(domains)
     for group in groups:
         for rank, pattern in enumerate(group):
@@ -68,7 +68,7 @@ def in_order(
 def _keep_used_as_wanted(
     plan: Plan, scope: Scope, domains: dict[Pattern, Domain], known: dict[tuple[object, ...], Domain]
 ) -> bool:
-    """Take out nodes whose users break a constraint whatever else is chosen. Return True if there were any."""
+    """Take out nodes whose users break a constraint for every choice of the other nodes. Return True if there were any."""
     if any(isinstance(c, Dominates) for constraints in plan.constraints.values() for c in constraints):
         return False
     inside: Domain = {}

@@ -29,7 +29,7 @@ class Region:
 
 
 def region_of(state: SearchState, constraint: Dominates) -> Region:
-    """The region between parent and child, both of which are bound, or what is wrong with it."""
+    """Return the region between parent and child, which are both bound, or the reason why it is not valid."""
     child, parent = state.user_node(constraint.child), state.user_node(constraint.parent)
     if child is None or parent is None or child is parent:
         return Region({}, child or parent, "is not a different node from the other")

@@ -44,9 +44,9 @@ class Explanation:
     Attributes:
         matched: True if the pattern does match; the rest then describes that match.
         pattern: The pattern's root as text.
-        nodes: How many node patterns took part in that attempt, those of the alternatives it chose included.
+        nodes: Number of node patterns in that attempt, with those of the alternatives that it chose.
         bound: The nodes found, as (pattern, node name).
-        failed: What was demanded where the attempt ended; empty if it matched.
+        failed: The demand at which the attempt ended; empty if the pattern matched.
         at: Name of the node or value concerned, None if there was none.
         message: One sentence that says it all.
         complete: False if the search was stopped by its budget.
@@ -122,7 +122,16 @@ def explain(
 def closest(
     patterns: Mapping[str, PatternLike], where: GraphLike | ir.Model, *, fuzzy_ops: Iterable[str] = ()
 ) -> list[tuple[str, Explanation]]:
-    """Ranks named patterns by how nearly they match: fully matching ones first, then by the share of nodes found."""
+    """Rank named patterns by how nearly they match: fully matching ones first, then by the share of nodes found.
+
+    Args:
+        patterns: Patterns by name.
+        where: The graph or model in which they should match.
+        fuzzy_ops: As for ``match``.
+
+    Returns:
+        Names with the explanation of the furthest attempt.
+    """
     explained = [(name, explain(pattern, where, fuzzy_ops=fuzzy_ops)) for name, pattern in patterns.items()]
     return sorted(explained, key=lambda item: (-item[1].matched, -len(item[1].bound) / max(1, item[1].nodes), item[0]))
 
@@ -207,7 +216,7 @@ def _predicate_wording(state: SearchState, what: str, subject: Any, predicate: P
 
 
 def _meant(state: SearchState, pattern: Pattern) -> str:
-    """A hint where no node is of the wanted type, but some are of one that is spelled much like it."""
+    """A hint if no node has the wanted operator type, but some have one of similar spelling."""
     there = {op_type.lower(): op_type for _, op_type in state.scope.by_type}
     wanted = pattern.op_types if isinstance(pattern, OpPattern) else ()
     if any(op_type in there.values() for op_type in wanted):

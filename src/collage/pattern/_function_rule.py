@@ -1,4 +1,4 @@
-"""Rules of two plain functions: one draws the pattern, the other builds what replaces it."""
+"""Rules of two plain functions: one draws the pattern, the other builds the replacement."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rule(
     Args:
         pattern: Draws the pattern. Each of its parameters is a wildcard of that name. It returns the pattern, or several, each
             of whose values is replaced.
-        replacement: Builds what replaces it: the value, or one for each pattern that was returned; None for no change. It may
+        replacement: Builds the replacement: one value, or one for each pattern that was returned; None for no change. It may
             take ``op``, the builder, ``match``, and the values of wildcards and of patterns with names, by their names.
         name: Name in messages; the replacement's own if empty.
         fuzzy_ops: Operator types that the match may skip.

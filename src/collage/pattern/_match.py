@@ -1,4 +1,4 @@
-"""Finding matches, and what a match is."""
+"""Matches of patterns, and the functions that find them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Match:
     """The place of a pattern in a graph.
 
     Attributes:
-        root: The value that the pattern's root stands for.
+        root: The value that the pattern's root matched.
         nodes: The matched nodes in the graph's order: those of node patterns, and those that were skipped or lie
             between a pattern and one that dominates it.
         captures: Values by the names given in the pattern.
-        skipped: The nodes among ``nodes`` that no pattern of their own stands for.
+        skipped: The nodes among ``nodes`` that no pattern of its own matched.
         scope: The graph, body or function it was found in.
         bound: The value of every pattern that takes part; of a node pattern, the node's first output.
         node_of: The node of every node pattern that takes part.

@@ -242,6 +242,9 @@ def is_op(*op_types: str, domain: str = "", commutative: bool | None = None) -> 
         op_types: Operator types such as ``Conv``; several mean any of them.
         domain: Domain of the operators; the standard one by default.
         commutative: True if operands may be permuted; None follows the operator table.
+
+    Raises:
+        PatternError: There is no operator type, or one is not a text.
     """
     if not op_types:
         raise PatternError("is_op() needs an operator type, such as is_op('Conv'); any_op() matches every node")
@@ -269,6 +272,9 @@ def is_const(value: Any = None, name: str | None = None) -> LeafPattern:
         value: A number (a tensor of one element), or a list or array of numbers (a tensor of that shape). Integers are
             compared exactly, others to five digits, or to what the constant's type can tell apart.
         name: Name of the capture.
+
+    Raises:
+        PatternError: The value is not a number, nor a list or array of numbers.
     """
     try:
         is_number = (
@@ -300,7 +306,17 @@ def maybe(pattern: Pattern) -> Pattern:
 
 
 def repeat(body: Callable[[Pattern], Pattern], source: Pattern, least: int, most: int) -> Pattern:
-    """``body`` applied to ``source`` between ``least`` and ``most`` times, each time with fresh patterns."""
+    """``body`` applied to ``source`` between ``least`` and ``most`` times, each time with fresh patterns.
+
+    Args:
+        body: Makes the pattern of one repetition from the pattern before it.
+        source: The pattern before the first repetition.
+        least: Least number of repetitions.
+        most: Largest number of repetitions.
+
+    Raises:
+        PatternError: The numbers are negative, or ``most`` is less than ``least``.
+    """
     if not 0 <= least <= most:
         raise PatternError(f"repeat from {least} to {most} times makes no sense")
     pattern = source

@@ -1,4 +1,4 @@
-"""Does a replacement compute what it replaces? Both are run on random inputs by ONNX's reference evaluator."""
+"""Numeric comparison of a replacement with the replaced nodes, on random inputs, by ONNX's reference evaluator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SPECIAL = (0.0, -0.0, 1.0, -1.0, 6.0, -20.0, 20.0)
 
 
 def check(edit: Edit, match: Match, scope: Scope) -> None:
-    """Compares the match with what an edit puts in its place.
+    """Compares the match with its replacement.
 
     Symbolic dimensions are taken as 3. Besides random numbers, inputs have zeros of both signs and large numbers.
 

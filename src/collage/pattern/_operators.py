@@ -88,7 +88,7 @@ _BY_NAME = {f"tensor({dtype.name.lower()})": dtype for dtype in ir.DataType if d
 
 
 def type_fault(node: ir.Node, dtypes: Sequence[ir.DataType | None], opset_imports: Mapping[str, int]) -> str:
-    """Return what is wrong with the types of a node's operands, None among them if unknown; empty if nothing is."""
+    """Return the fault in the types of a node's operands (None if unknown); empty if there is none."""
     seen: dict[str, ir.DataType] = {}
     for index, (dtype, (variable, allowed)) in enumerate(zip(dtypes, formal_types(node, opset_imports), strict=True)):
         if dtype is not None and allowed is not None and dtype not in allowed:

@@ -23,14 +23,14 @@ class Plan:
         always: Patterns that take part in every match.
         chosen: Patterns that take part where an alternative is chosen.
         constraints: Constraints by pattern that takes part.
-        parents: By pattern, the operators that have it as an operand.
+        parents: Operators that have a pattern as an operand, by pattern.
         claims: By pattern, the one in whose name it claims a node: parts of a conjunction share theirs.
         non_leaf: True if inner nodes must be used outside, False if they must not, None if they may.
         order: All patterns that may take part, for messages and for comparing matches.
-        inner: Plans of the patterns that are matched anew: refused, excluded, and path patterns.
+        inner: Plans of the patterns that are matched in a search of their own: refused, excluded, and path patterns.
         plain: Wildcards that are one operand of one operator and nothing else: which value each gets decides nothing.
-        groups: Interchangeable patterns, found when they are first asked for.
-        moved: By interchangeable pattern, all patterns that change places with it.
+        groups: Interchangeable patterns, found on first use.
+        moved: All patterns that change places with an interchangeable pattern, by that pattern.
     """
 
     root: Pattern
@@ -81,7 +81,7 @@ def compile_pattern(pattern: PatternLike, known: dict[Pattern, Plan] | None = No
 
     Args:
         pattern: The pattern.
-        known: Plans that are made already, by root: what is matched anew may refer to what it is a part of.
+        known: Plans that are made already, by root: an inner pattern may refer to the pattern that holds it.
 
     Raises:
         PatternError: Two patterns that always take part have the same name.
@@ -116,7 +116,7 @@ def compile_pattern(pattern: PatternLike, known: dict[Pattern, Plan] | None = No
 
 
 def inner_patterns_in_match(pattern: Pattern) -> tuple[Pattern, ...]:
-    """Return the parts of a pattern, without those that are matched anew: refused patterns and path patterns."""
+    """Return the parts of a pattern, without those that have a search of their own: refused patterns and path patterns."""
     return pattern.alternatives if isinstance(pattern, OrPattern) else _required(pattern)
 
 

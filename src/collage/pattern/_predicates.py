@@ -25,9 +25,9 @@ class Predicate:
     """A named test of one value and the node that makes it.
 
     Attributes:
-        text: What is demanded, for messages.
+        text: The demand in words, for messages.
         test: Called with the scope, the value, and its producer (None for inputs and initializers).
-        found: Tells what was there instead; called only when a failure is explained.
+        found: Returns a text about the value that was found instead; called only when a failure is explained.
     """
 
     text: str

@@ -32,14 +32,14 @@ class Edit:
     """A checked replacement.
 
     Attributes:
-        graph: Where.
+        graph: The graph that changes.
         new_nodes: Nodes to add, in order.
         constants: Initializers to add.
         replaced: New values by old ones.
         removed: Nodes to take out.
         after: The last node of the graph that the new nodes depend on, None if on none.
         breaks_order: True if a user of a replaced value comes before that node in the graph.
-        found: What the new values are, in each context of the graph.
+        found: The known facts about the new values, in each context of the graph.
         imports: Versions of the domains of the new nodes.
     """
 
@@ -72,7 +72,7 @@ def plan_edit(
     """Check a replacement.
 
     Raises:
-        NotApplicable: It would make a wrong or invalid model; says how.
+        NotApplicable: It would make a wrong or invalid model; the message has the reason.
         PatternError: It uses a value that is neither in the graph nor built by the callback.
     """
     inside = dict.fromkeys(match.nodes)
@@ -167,7 +167,7 @@ def commit(
 
 
 def _learn(edit: Edit, scope: Scope) -> None:
-    """Enter what was inferred of new values, on which nothing else is written; of outputs what is declared stays."""
+    """Enter the inferred types and shapes of new values; declared types of outputs stay."""
     for context, facts in edit.found:
         context.known.update(facts)
     if len(edit.found) == 1 and not scope.outermost.is_function:

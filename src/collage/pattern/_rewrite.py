@@ -33,13 +33,13 @@ Replacement = Mapping[PatternLike | ir.Value, ir.Value] | Iterable[tuple[Pattern
 MAX_DEPTH = 100
 """Most replacements of a replacement before a rewrite counts as endless.
 
-The model's own nodes have depth 0, and what replaces a match is one deeper than the shallowest node of the match. There
+The model's own nodes have depth 0, and the replacement of a match is one deeper than the shallowest node of the match. There
 are finitely many nodes of each depth, so a rewrite without end gets ever deeper; one that moves through a large model
 slowly does not.
 """
 
 MAX_ORDERS = 24
-"""The most assignments of interchangeable patterns to one set of nodes that a rule is asked about."""
+"""Most assignments of interchangeable patterns to one set of nodes that a rule gets."""
 
 GROWTH = 4
 """Largest growth of a model, as a factor, before a rewrite counts as endless."""
@@ -80,7 +80,7 @@ class RewriteResult:
         model: The new model.
         applied: Replacements, in order.
         refused: Matches of the last round that were left alone, with reasons.
-        rounds: How many times the rules went over the model.
+        rounds: Number of passes of the rules over the model.
     """
 
     model: ir.Model
@@ -96,14 +96,14 @@ class RewriteResult:
 
 
 class RewriteRule(ABC):
-    """One rewrite: a pattern, and what replaces its matches. Subclass it, set ``pattern``, write ``callback``.
+    """One rewrite: a pattern, and the replacement of its matches. Subclass it, set ``pattern``, write ``callback``.
 
     Attributes:
         name: Name in messages and in the metadata of new nodes; the class's name unless set.
         pattern: The pattern to find.
         fuzzy_ops: Operator types that the match may skip.
-        keeps_used_nodes: True if matched nodes that are used elsewhere may stay beside what replaces them, so that
-            work is done twice. False refuses such a match.
+        keeps_used_nodes: True if matched nodes that are used elsewhere may stay beside their replacement, so that work
+            is done twice. False refuses such a match.
     """
 
     name: str = ""
@@ -116,15 +116,15 @@ class RewriteRule(ABC):
         """Build the replacement of one match.
 
         Args:
-            match: Where the pattern lies; ``match[pattern]`` and ``match["name"]`` give values, ``match.node(pattern)``
+            match: The matched nodes and values. ``match[pattern]`` and ``match["name"]`` give values, ``match.node(pattern)``
                 nodes. Nothing of it may be changed.
             op: Makes new nodes: ``op.Conv(x, w, kernel_shape=[1, 1])``.
 
         Returns:
-            What replaces what, one pair for each value that is used outside the match; None for no change.
+            One pair (old value, new value) for each value that is used outside the match; None for no change.
 
         Raises:
-            NotApplicable: For no change, with a reason.
+            NotApplicable: No change is wanted; the error has the reason.
         """
 
     def __call__(self, model: ir.Model, iterative: bool = False) -> ir.Model:
@@ -132,7 +132,7 @@ class RewriteRule(ABC):
         return self.apply(model, iterative=iterative).model
 
     def apply(self, model: ir.Model, iterative: bool = False) -> RewriteResult:
-        """As calling the rule; also tells where it was applied, and where and why not."""
+        """Apply the rule as a call does; also return where it was applied, and where it was not and why."""
         return rewrite(model, [self], iterative=iterative)
 
     @property
@@ -157,7 +157,8 @@ def rewrite(
         rules: The rules; where two match, the earlier one comes first.
         iterative: True repeats until no rule changes anything; False goes over the model once.
         disabled: Labels of rules to leave out.
-        verify: True runs what is cut out and what replaces it on random inputs, and refuses what computes otherwise.
+        verify: True runs the matched nodes and their replacement on random inputs, and refuses a replacement with other
+            results.
         budget: Search steps allowed for each rule in each graph, None takes the default. A search that needs more is
             stopped: what it found is rewritten, and an entry of ``refused`` says so.
 
@@ -328,7 +329,7 @@ def _names_of(nodes: Iterable[ir.Node]) -> tuple[str, ...]:
 
 
 def _replacement(rule: RewriteRule, match: _match.Match, builder: Builder) -> dict[ir.Value, ir.Value]:
-    """Return the replacements that the callback wants, an empty mapping if it makes no change.
+    """Return the replacements that the callback returns, an empty mapping if it makes no change.
 
     Raises:
         PatternError: The callback failed, or returned something other than a replacement.
@@ -409,7 +410,7 @@ def _size(model: ir.Model) -> int:
 
 
 def _fingerprint(model: ir.Model, tensors: dict[int, object]) -> str:
-    """A digest of what the model computes, whatever things are called and in whichever order nodes are listed."""
+    """Return a digest of the model's computation that does not depend on names or on the order of nodes."""
     digests: dict[ir.Value, str] = {}
     parts = [_digest_graph(model.graph, digests, tensors)]
     parts += [f"{key}:{_digest_graph(f.graph, digests, tensors)}" for key, f in sorted(model.functions.items())]

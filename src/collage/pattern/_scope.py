@@ -199,7 +199,7 @@ class Scope:
         return tuple(operand for operand in operands if operand is not None)
 
     def upstream(self, value: ir.Value) -> Iterator[tuple[ir.Value, Path]]:
-        """The value itself, then what it was before the skippable nodes that made it; nearer ones first."""
+        """The value itself, then the values before the skippable nodes that made it; nearer ones first."""
         found: dict[ir.Value, Path] = {value: ()}
         pending = [value]
         for current in pending:
@@ -310,7 +310,7 @@ def _sorted(listed: tuple[ir.Node, ...]) -> tuple[ir.Node, ...]:
 
 
 def home_of(value: ir.Value) -> ir.Graph | None:
-    """Return the graph that defines a value. ``value.graph`` is that of which it is an output, if it is one."""
+    """Return the graph that defines a value. ``value.graph`` is the graph that has it as an output, if there is one."""
     producer = value.producer()
     return value.graph if producer is None else producer.graph
 

@@ -17,7 +17,7 @@ ABSENT = ir.Value(name="absent operand")
 
 
 class Trace(Protocol):
-    """Gets told about every failure of a search."""
+    """Called with every failure of a search."""
 
     def note(self, state: SearchState, reason: str, pattern: Pattern, subject: Any, detail: Any) -> None:
         """Take note of one failure, while the state is the one that failed."""
@@ -29,7 +29,7 @@ class SearchState(ABC):
     Attributes:
         plan: The pattern that is looked for.
         scope: The graph that it is looked for in.
-        trace: Gets told about every failure; None costs nothing.
+        trace: Called with every failure; None costs nothing.
         bound: The value of each pattern that has a place; of a node pattern, the node's first output.
         node_of: The node of each node pattern that has a place.
         claimed: The pattern that lies on a node.

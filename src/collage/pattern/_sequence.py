@@ -12,7 +12,7 @@ from collage.pattern._nodes import NotPattern, OrPattern, wildcard
 
 
 class Group(PatternLike):
-    """Patterns that belong to one match without being related otherwise, such as several outputs.
+    """Patterns that belong to one match and have no other relation, such as several outputs.
 
     Attributes:
         members: The patterns; the first one is the root of a match.
@@ -41,7 +41,11 @@ class Group(PatternLike):
 
 
 def together(*patterns: PatternLike | Iterable[Any]) -> Group:
-    """Patterns to be matched together: a pattern with several outputs. The first one is the root."""
+    """Patterns to be matched together: a pattern with several outputs. The first one is the root.
+
+    Raises:
+        PatternError: There are none.
+    """
     members = tuple(pattern.last for pattern in flatten(patterns))
     if not members:
         raise PatternError("together() needs at least one pattern")
@@ -65,6 +69,9 @@ def dup(pattern: PatternLike, share: Iterable[PatternLike] = ()) -> Any:
     Args:
         pattern: A pattern or a sequence; the copy is of the same type.
         share: Patterns that the copy has in common with the original, such as a common input.
+
+    Raises:
+        PatternError: It is not a pattern.
     """
     if not isinstance(pattern, PatternLike):
         raise PatternError(f"{pattern!r} is not a pattern to copy; write dup(is_op(...)) or make(3, is_op(...))")
@@ -112,7 +119,11 @@ def dup(pattern: PatternLike, share: Iterable[PatternLike] = ()) -> Any:
 
 
 def make(count: int, pattern: PatternLike) -> tuple[Any, ...]:
-    """``count`` patterns alike: the given one and copies of it."""
+    """Return ``count`` equal patterns: the given one and copies of it.
+
+    Raises:
+        PatternError: ``count`` is less than 1.
+    """
     if count < 1:
         raise PatternError(f"make({count}, ...): at least one is needed")
     return (pattern, *(dup(pattern) for _ in range(count - 1)))

@@ -50,7 +50,7 @@ class Budget:
 
     Args:
         pattern: The pattern to find.
-        scope: Where.
+        scope: The graph to search.
         steps: Steps allowed; None allows a second or two, and more in a large graph.
     """
 
@@ -81,11 +81,11 @@ class Solver(SearchState):
 
     Args:
         plan: The pattern to find.
-        scope: Where to look.
+        scope: The graph to search.
         budget: Steps left, shared with inner searches.
         domains: Nodes that a pattern can lie on at all; patterns that are missing may lie anywhere.
-        trace: Gets told about every failure; None costs nothing.
-        only: Looks for these patterns alone; what only a whole match can tell is then not asked.
+        trace: Called with every failure; None costs nothing.
+        only: Looks for these patterns alone; conditions that need a whole match are then not checked.
         orders: By pattern, pairs of patterns of which the first lies before the second in the graph.
         rooms: By pattern of a group that lies in order, a pattern that all of it use, its rank, and the group's size.
     """
@@ -247,7 +247,7 @@ class Solver(SearchState):
         )
 
     def _leaves_room(self, pattern: OpPattern, node: ir.Node) -> bool:
-        """Return True if the rest of the pattern's group finds users enough before and behind a node."""
+        """Return True if the rest of the pattern's group finds enough users before and after a node."""
         hub, rank, size = self.rooms.get(pattern, (None, 0, 0))
         if hub is None or hub not in self.bound:
             return True

@@ -1,6 +1,7 @@
 """Interchangeable patterns: where only the set of nodes counts, one of their many assignments is enough.
 
-Two patterns are interchangeable if exchanging them, and with them what hangs on them, gives the same pattern graph.
+Two patterns are interchangeable if exchanging them, and with them the patterns that depend on them, gives the same
+pattern graph.
 Then every match comes in both orders, and the search may keep to the one in which the first lies before the second.
 """
 
@@ -41,7 +42,7 @@ def orders(plan: Plan, fixed: Pattern | None = None) -> dict[Pattern, list[tuple
 
 
 def classes(plan: Plan) -> list[list[Pattern]]:
-    """Groups of patterns of which any two may change places, with what hangs on them, in the pattern's order."""
+    """Groups of patterns in which any two may be exchanged, with the patterns that depend on them, in the pattern's order."""
     if plan.groups is None:
         plan.groups = _found_classes(plan)
     return plan.groups
@@ -84,7 +85,7 @@ def _join(group_of: dict[Pattern, list[Pattern]], one: Pattern, other: Pattern) 
 
 
 def _exchange(one: Pattern, other: Pattern) -> dict[Pattern, Pattern] | None:
-    """Return the exchange of two patterns with their operands and relations, None if they are not alike."""
+    """Return the exchange of two patterns with their operands and relations, None if they differ."""
     image: dict[Pattern, Pattern] = {}
     pending = [(one, other)]
     while pending:

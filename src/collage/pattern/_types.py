@@ -1,4 +1,4 @@
-"""Types and shapes of what a rule builds: ONNX's own inference finds them, before anything is put into the model."""
+"""Types and shapes of the nodes that a rule builds: ONNX's own inference finds them, before anything is put into the model."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Fact:
 
 
 def claim_of(value: ir.Value) -> Fact:
-    """Return what a value says of itself."""
+    """Return the type and shape that a value states."""
     tensor = constant_tensor(value)
     if tensor is not None:
         return Fact(ir.TensorType(tensor.dtype), tuple(tensor.shape.numpy()))
@@ -80,7 +80,7 @@ class Context:
     Attributes:
         graph: The main graph, or that of the function.
         known: The facts that follow from the inputs.
-        attributes: What references to attributes of the function stand for.
+        attributes: Values of the function's attributes, by name.
         is_valid: True if ONNX's inference finds no fault in the graph as it is; None as long as it was not asked.
     """
 
@@ -90,7 +90,7 @@ class Context:
     is_valid: bool | None = None
 
     def of(self, value: ir.Value) -> Fact:
-        """Return what follows about a value, completed by what it says of itself."""
+        """Return the inferred type and shape of a value, completed by those that it states."""
         return self.known.get(value, Fact()).refined(claim_of(value))
 
 
@@ -149,11 +149,11 @@ class Types:
             nodes: The nodes.
             context: The known facts about the values that they read.
             imports: Versions of their domains.
-            strict: Fail where a node is given what it does not take, of those whose operands are all of known type.
+            strict: Fail if a node gets an operand that it does not take, among nodes whose operands all have known types.
             claims: Results that are taken for inputs, and what is known of them then.
 
         Raises:
-            RuntimeError: With ``strict``, a node is given what it does not take.
+            RuntimeError: With ``strict``, a node gets an operand that it does not take.
             ModelError: Inference takes more memory or time than any real model needs.
         """
         # ONNX's inference tells of no fault behind an operator that it does not know.
@@ -176,12 +176,12 @@ class Types:
             return found
 
     def accept(self, changed: Mapping[ir.Value, Fact], context: Context) -> dict[ir.Value, Fact]:
-        """Check that the users of values take them with what is now known of them and was not before.
+        """Check that the users of values accept the types and shapes that are known now and were not before.
 
         Returns what follows for the graph then.
 
         Raises:
-            RuntimeError: They do not. Nothing is said of a graph in which inference finds fault as it is.
+            RuntimeError: They do not. A graph in which inference already finds a fault is not checked.
         """
         nodes, imports = Scope(context.graph).nodes, self._imports(context.graph)
         if context.is_valid is None:
@@ -229,7 +229,7 @@ class _Piece:
     """Nodes cut out of a model, as a model that inference reads.
 
     Args:
-        types: Those of the model that they are from, which holds the functions that they call.
+        types: The types of the model that the nodes are from. It holds the functions that they call.
         nodes: The nodes, in order.
         context: The known facts about the values that they read.
         claims: Results that are taken for inputs, and what is known of them then.
@@ -275,7 +275,7 @@ class _Piece:
             self.inputs.append(new)
 
     def _cloned(self, node: ir.Node) -> ir.Node:
-        """A copy of a node; readers of results of which something is claimed read an input instead."""
+        """A copy of a node. Readers of its claimed results read an input instead."""
         copy = clone_node(node, self.values)
         for old in node.outputs:
             if old in self.claims:
@@ -284,7 +284,7 @@ class _Piece:
         return copy
 
     def _claim(self, old: ir.Value, new: ir.Value) -> None:
-        """Keep what is said of a result only where nothing follows, or where it is the graph's to say."""
+        """Keep the stated type of a result only if nothing is inferred, or if it is an output of the graph."""
         maker = old.producer()
         if maker is not None and is_standard(maker.domain) and not old.is_graph_output():
             new.shape = None
@@ -354,7 +354,7 @@ def conclude(
     scope: Scope,
     imports: Mapping[str, int],
 ) -> Found:
-    """Infer what a replacement's new values are, and compare them with those that they replace.
+    """Infer the types of a replacement's new values, and compare them with those that they replace.
 
     Raises:
         NotApplicable: They differ in type, rank or a length; or an operator is given what it does not take.

@@ -1,8 +1,7 @@
 """Patterns of the operator groups that toolchains fuse, as PyTorch's exporters and common quantisers write them.
 
 Each function gives a fresh pattern, so that it can be refined and related further. Inner results are used by nothing
-else, as fusion needs; only a DequantizeLinear may be shared, for it can be repeated. Names of captures are told in
-the docstrings.
+else, as fusion needs; only a DequantizeLinear may be shared, for it can be repeated. The docstrings list the names of captures.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def layer_norm() -> Pattern:
     """LayerNormalization, as one operator or written out. Captures ``x``."""
     x = wildcard("x")
     centred = x - is_op("ReduceMean")(x, ...)
-    again = x - is_op("ReduceMean")(x, ...)  # a variance may centre its operand anew
+    again = x - is_op("ReduceMean")(x, ...)  # a variance may centre its operand again
     variance = is_op("ReduceMean")(_square_of(centred) | _square_of(again), ...)
     shaped = variance.optional(lambda v: is_op("Reshape")(v, is_const()))
     normal = _over_root(centred, shaped)
@@ -127,7 +126,7 @@ def group_norm_silu() -> Pattern:
 
 
 def quantized_conv() -> Pattern:
-    """A quantised convolution with what rescales its result.
+    """A quantised convolution with the operators that rescale its result.
 
     As QLinearConv; between DequantizeLinear and QuantizeLinear; or as ConvInteger, scaled back to floating point.
     """
@@ -137,7 +136,7 @@ def quantized_conv() -> Pattern:
 
 
 def quantized_matmul() -> Pattern:
-    """A quantised matrix product with its bias and what rescales its result.
+    """A quantised matrix product with its bias and the operators that rescale its result.
 
     As QLinearMatMul or QGemm; between DequantizeLinear and QuantizeLinear; or as MatMulInteger, scaled back.
     """

@@ -1,6 +1,6 @@
 """JSON from frozen dataclasses, back, and its JSON Schema.
 
-What is read may come from an artefact of a stranger. So size, depth and every type are checked.
+The values may come from an untrusted artefact. So size, depth and every type are checked.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def of_streams(row: Row) -> str:
 
 
 def runs_per_s(us: float | None) -> str:
-    """Return the throughput of which this is the time of a run; nothing for None."""
+    """Return the runs per second for this time of a run, as text; empty if it is not known."""
     return "" if not us else f"{1e6 / us:.1f}"
 
 

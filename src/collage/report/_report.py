@@ -26,7 +26,7 @@ class Report(ReportValues, Mapping[str, Any]):
     def from_json(cls, data: Any) -> Report:
         """Read a report of any schema so far.
 
-        Of a newer schema only a warning is left. Unknown keys are ignored.
+        A report of a newer schema becomes one warning. Unknown keys are ignored.
 
         Raises:
             ValueError: It is too large, or a value has a wrong type.

@@ -45,7 +45,7 @@ _STATUSES = {verdict: status for status, verdict in _VERDICTS.items()} | {
 
 
 def upgraded(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of ``ReportValues`` that a report of schema 1 tells.
+    """Return the fields of ``ReportValues`` that a report of schema 1 holds.
 
     Its times mix the rounds that chose with those that were reported. So rows keep them as ``alone_us``, without ratios.
     The speed-up is of the rounds that were reported, and stays.

@@ -142,7 +142,7 @@ class Row:
 
     Attributes:
         name: Unique name: the target, ``mix 1``, or the name of the baseline.
-        kind: ``baseline`` is what the user had. ``single`` is one toolchain alone. ``mix`` is any other plan.
+        kind: ``baseline`` is the original model on ONNX Runtime. ``single`` is one toolchain alone. ``mix`` is any other plan.
         verdict: The reason why it is returned or not, in one word.
         target: The target, if it is one alone.
         kernels: Number of kernels; None if there is no plan.
@@ -156,7 +156,7 @@ class Row:
         estimate_us: Predicted time.
         max_rel_error: Largest difference of an output from the reference, relative to the largest magnitude.
         reason: One sentence, if it has no time or is wrong.
-        streams: Number of runs that went on at once, if that is what was compared. Times are then the inverse of runs per second.
+        streams: Number of concurrent runs, if throughput was compared. Times are then the inverse of runs per second.
         threads: Threads of each of these runs.
     """
 
@@ -225,7 +225,8 @@ class KernelRow:
         rule: The fusion rules that proposed it.
         estimate_us: Time as measured alone.
         device: The device that it runs on, if it was placed.
-        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is
+            in none.
         bodies: The kernels of its bodies, if it is an operator with bodies of several kernels, or of other targets.
     """
 
@@ -255,7 +256,7 @@ class SearchFacts:
         cache_hits: Timings that were known.
         raced: False if the result of an earlier compilation was reused.
         states: Covered sets that were settled.
-        rounds: Times that the best path was searched anew.
+        rounds: Times that the best path was searched again.
         caps: Limits that were hit.
         optimal: True if no cover by the candidates can cost less.
         gap: Share of its cost that a better cover could save at most.

@@ -52,7 +52,7 @@ _OVER: Mapping[str, str] = {
 
 
 def gain_lines(report: ReportValues) -> list[str]:
-    """Return a sentence for each gain: over what the user has, the best single toolchain, and the best of the menu."""
+    """Return a sentence for each gain: over the original on ONNX Runtime, the best single toolchain, and the best of the menu."""
     gains = report.gains
     lines = objective_lines(report)
     lines += [_gain_line(report, gain, any(other.over == "best_of_menu" for other in gains)) for gain in gains]
@@ -147,7 +147,7 @@ def table_rows(report: ReportValues) -> Iterator[Sequence[str]]:
 
 
 def ratio_text(ratio: Ratio) -> str:
-    """Return a ratio with its interval, to as many digits as it takes to see on which side of 1 its ends are."""
+    """Return a ratio with its interval, with enough digits to show on which side of 1 its ends are."""
     figures = (ratio.value, ratio.low, ratio.high)
     digits = next((n for n in range(3, _MOST_DIGITS) if all(_shows_side(each, n) for each in figures)), _MOST_DIGITS)
     value, low, high = (f"{each:.{digits}f}" for each in figures)
@@ -159,7 +159,7 @@ def _shows_side(value: float, digits: int) -> bool:
 
 
 def milliseconds(us: float | None) -> str:
-    """Return µs as ms, and nothing for None."""
+    """Return µs as text in ms, and an empty text for None."""
     return "" if us is None else f"{us / 1e3:.3f}"
 
 

@@ -1,4 +1,4 @@
-"""Kernels of operators with bodies: how their parts are compiled, and how all of it is loaded.
+"""Kernels of operators with bodies: compiling their parts, and loading the whole.
 
 In such a kernel's model every body consists of calls of kernels, as a partitioned model does.
 """
@@ -25,7 +25,7 @@ BODIES = "bodies"
 _PROGRAM = "program"
 _PLAIN_KINDS = "biufc"
 _MOST_CONSTANT_BYTES = 16 << 20
-"""Constants that are handed on lie in the program itself."""
+"""Constants that a body returns lie in the program itself."""
 
 
 def has_bodies(target: Target) -> bool:
@@ -65,7 +65,7 @@ def compile_bodies(
         build: Compiles one kernel of a body.
 
     Raises:
-        CompileError: It is something else, or hands on constants of another kind than numbers.
+        CompileError: It is another operator, or a body returns a constant that is not numeric.
         ToolchainError: A kernel of a body cannot be built.
     """
     from collage.graph import bodies
@@ -84,7 +84,7 @@ def compile_bodies(
         constants |= _constants(graph.outputs)
         told.append(_body(graph, flow, set(constants)))
     if sum(len(constant.data) for constant in constants.values()) > _MOST_CONSTANT_BYTES:
-        raise CompileError(f"{kernel.graph.name}: the constants that are handed on are larger than 16 MiB")
+        raise CompileError(f"{kernel.graph.name}: the constants that bodies return are larger than 16 MiB")
     file = f"{kernel.graph.name}.{BODIES}.json"
     Program(node.op_type, _names(node.inputs), _names(node.outputs), tuple(told), constants, _scanned(node)).save(
         workspace / file
@@ -130,7 +130,7 @@ def _body(graph: ir.Graph, flow: Sequence[tuple[tuple[str, ...], tuple[str, ...]
 
 
 def _result(value: ir.Value) -> tuple[str, tuple[int | None, ...]] | None:
-    """Return what is known of a body's output: its element type and its lengths."""
+    """Return the element type of a body's output, and its lengths as far as known."""
     import onnx_ir as ir
 
     if not isinstance(value.type, ir.TensorType) or value.shape is None or value.dtype == ir.DataType.STRING:
@@ -148,13 +148,15 @@ def _constants(values: Sequence[ir.Value | None]) -> dict[str, Constant]:
         if value is not None and tensor is not None:
             array = tensor.numpy()
             if array.dtype.kind not in _PLAIN_KINDS:
-                raise CompileError(f"the constant {value.name!r}, which is handed on, is of type {array.dtype}")
+                raise CompileError(
+                    f"a body returns the constant {value.name!r} of type {array.dtype}, which is not numeric"
+                )
             found[str(value.name)] = Constant.of(array)
     return found
 
 
 def _scanned(node: ir.Node) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
-    """Return axis and direction of what a Scan takes apart, and of what it stacks; of others, nothing."""
+    """Return axis and direction of the split inputs and of the stacked outputs of a Scan; empty for other operators."""
     if node.op_type != "Scan":
         return (), ()
     count = node.attributes["num_scan_inputs"].as_int()

@@ -22,7 +22,7 @@ class ContextPool:
 
     Args:
         make: Makes an executor, loading its kernels.
-        limit: How many there may be.
+        limit: Largest number of executors.
         is_lazy: Make the first one when it is needed.
     """
 

@@ -1,7 +1,7 @@
 """If, Loop and Scan whose bodies are kernels of their own: the operator runs here, and calls them.
 
-What it cannot do (tensors of unequal shapes that are to be stacked, an empty result of unknown shape, bodies that are given
-nothing) raises, and the host stands in for the whole operator, as it does for every kernel that fails.
+Cases that it cannot run raise: stacking tensors of unequal shapes, an empty result of unknown shape, bodies without
+inputs. The host then runs the whole operator, as for every kernel that fails.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = ["Body", "Constant", "ControlFlowKernel", "LoadKernel", "Program"]
 Array = np.ndarray[Any, np.dtype[Any]]
 LoadKernel = Callable[[Compiled], Kernel]
 Record = Callable[[int, Mapping[str, Any]], None]
-"""Told of each run of a body: its number, and the values that it reads, by name."""
+"""Called before each run of a body, with its number and the values that it reads, by name."""
 
 _OPERATORS = ("If", "Loop", "Scan")
 _MOST_BYTES = 64 << 20
-"""Of a program's file."""
+"""Largest size of a program's file."""
 _LOOP_OWN = 2
 """Inputs of a Loop before its states, and of its body: the number and the condition."""
 _BRANCHES = 2
@@ -39,7 +39,7 @@ _BRANCHES = 2
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A constant that the operator or a body hands on.
+    """A constant that the operator or a body returns.
 
     Attributes:
         dtype: Name of the element type.
@@ -75,8 +75,8 @@ class Body:
         outputs: Names of the values that it returns: results of its kernels, its inputs, constants, or values from outside.
         reads: Names of the values from outside that its kernels read.
         kernels: Names of the inputs and of the outputs of each kernel, in the order in which they run.
-        results: Element type and lengths of each output, None where a length is not known; None if nothing is.
-        ranks: Number of axes of each input; None where it is not known.
+        results: Element type and lengths of each output, None if a length is not known; None if nothing is.
+        ranks: Number of axes of each input; None if it is not known.
     """
 
     inputs: tuple[str, ...]
@@ -93,11 +93,11 @@ class Program:
 
     Attributes:
         op_type: ``If``, ``Loop`` or ``Scan``.
-        reads: Names of the operator's inputs; empty where one is absent.
-        makes: Names of its outputs; empty where one is absent.
+        reads: Names of the operator's inputs; empty if one is absent.
+        makes: Names of its outputs; empty if one is absent.
         bodies: Its bodies in order of attribute name: of an If the else branch comes first.
         constants: Constants by name.
-        scanned: Of a Scan the axis and the direction of each scanned input, and of each output that is stacked.
+        scanned: For a Scan: axis and direction of each scanned input, and of each stacked output.
     """
 
     op_type: str
@@ -172,12 +172,12 @@ class ControlFlowKernel:
     """An operator with bodies whose kernels are loaded.
 
     Args:
-        program: What the operator does.
+        program: The steps of the operator.
         compiled: Its kernels, and the names of its inputs and outputs.
         load: Loads one of its kernels.
 
     Attributes:
-        record: Told of each run of a body; None in the usual case.
+        record: Called before each run of a body; None in the usual case.
 
     Raises:
         ToolchainError: The program does not fit the kernels.
@@ -283,7 +283,7 @@ class _LoadedBody:
             if (len(inputs), len(outputs)) != (len(part.inputs), len(part.outputs)) or not made.issuperset(inputs):
                 raise ValueError(f"kernel {number} of a body does not take, or make, what it was compiled for")
             if not made.isdisjoint(outputs) or len(set(outputs)) != len(outputs):
-                raise ValueError(f"kernel {number} of a body makes what is there already")
+                raise ValueError(f"kernel {number} of a body makes a value that exists already")
             steps.append(Step(f"body kernel {number}", load(part), inputs, outputs))
             made.update(outputs)
         computed = dict.fromkeys(name for _, outputs in body.kernels for name in outputs)
@@ -295,7 +295,7 @@ class _LoadedBody:
         self._executor = executor_of(steps, [*body.inputs, *body.reads], wanted, None) if steps else None
 
     def run(self, inputs: Sequence[Any], values: Mapping[str, Any]) -> list[Any]:
-        """Return the outputs of one run. Inputs, constants and values from outside are handed on without a copy.
+        """Return the outputs of one run. Inputs, constants and values from outside are returned without a copy.
 
         Raises:
             ToolchainError: A tensor without elements is given to kernels.
@@ -324,7 +324,7 @@ def _stacked(elements: Sequence[Any], result: tuple[str, tuple[int | None, ...]]
     """Return tensors of equal shape as one.
 
     Raises:
-        ToolchainError: Shapes differ, or there are no tensors and nothing says what they would be.
+        ToolchainError: Shapes differ, or there are no tensors and their shape is not known.
     """
     if elements:
         try:

@@ -44,8 +44,8 @@ class CheckedKernel:
         """Call the kernel.
 
         Raises:
-            ToolchainError: A value is not what the model says, an input was changed, or an output lies in memory that is
-                not its own; names the kernel and the value.
+            ToolchainError: A value does not have the model's type or shape, an input was changed, or an output shares
+                memory. Names the kernel and the value.
         """
         self._check("is given", self._inputs, inputs)
         lent = [aligned_copy(value) if _has_memory(value) else value for value in inputs]

@@ -55,7 +55,7 @@ class _ChainExecutor(Executor):
         super().__init__(self._merged, inputs, outputs, stand_in)
 
     def trace(self, values: Sequence[Any]) -> tuple[Sequence[Any], list[Span]]:
-        """Run each kernel by itself, and return when it began, and when its device was done with it."""
+        """Run the kernels one at a time, and return for each when it began and when its device had finished."""
         inputs, outputs = self._names
         spans: list[Span] = []
         known = dict(zip(inputs, values, strict=True))
@@ -85,7 +85,7 @@ class _ChainHost:
         return self._each(self._groups[position], inputs, self._host.run)
 
     def rescue(self, position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
-        """The outputs of a chain whose kernel failed: each of its kernels runs by itself, from arrays to arrays."""
+        """The outputs of a chain whose kernel failed: its kernels run one at a time, from arrays to arrays."""
         group = self._groups[position]
         if group.chain is None:
             return self._host.rescue(group.first, inputs, error)
@@ -119,7 +119,7 @@ class DeviceChain:
 
     Attributes:
         inputs: Names of the values that come from before the chain.
-        outputs: Names of the values that it hands on.
+        outputs: Names of its outputs.
     """
 
     reuses_outputs = False
@@ -137,13 +137,13 @@ class DeviceChain:
         self._stretches = list(_stretches(steps, frozenset(self.outputs)))
         self._seen: set[Any] = set()
         self._programs: dict[Any, _Program | None] = {}
-        """By shapes of inputs; None where kernels are better called one by one."""
+        """Fixed chains by shapes of inputs; None if kernels are better called one by one."""
 
     def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Run the chain from arrays to arrays.
 
-        Shapes that are seen for the first time run kernel by kernel, in which libraries also choose and reserve what they
-        need; the second time they are recorded, and then replayed.
+        The first run of new shapes goes kernel by kernel, so that libraries can choose algorithms and reserve memory;
+        the second time they are recorded, and then replayed.
         """
         values = self._replayed(inputs) or self._stretch.run(self._uploaded(inputs))
         return [self._device.download(values[name]) for name in self.outputs]
@@ -186,7 +186,7 @@ class _Stretch:
     """Steps that can all be recorded, or that are called.
 
     Args:
-        steps: In order.
+        steps: Kernel calls and copies, in order.
         wanted: Names of values that are used after them.
     """
 
@@ -199,7 +199,7 @@ class _Stretch:
         self._dead = [[name for name in made if last[name] == position] for position in range(len(steps))]
 
     def run(self, values: Values) -> Values:
-        """Add what the steps make to ``values``, and take out what is not needed after them: its memory serves again."""
+        """Add the results of the steps to ``values``, and remove values that no later step needs: their memory is reused."""
         for step, dead in zip(self.steps, self._dead, strict=True):
             _run(step, values)
             for name in dead:
@@ -208,7 +208,7 @@ class _Stretch:
 
 
 class _Program:
-    """A chain for one set of input shapes: recordings, and calls of what cannot be recorded, at fixed addresses."""
+    """A chain for one set of input shapes: recordings, and calls of kernels that cannot be recorded, at fixed addresses."""
 
     def __init__(self, device: Device, stretches: Sequence[_Stretch], inputs: Values) -> None:
         self._device = device
@@ -237,7 +237,7 @@ class _Program:
         return recording.replay
 
     def _called(self, stretch: _Stretch, read_later: set[str]) -> Callable[[], None]:
-        """Call steps; what they make is put where recordings after them expect it."""
+        """Call steps, and copy their results to the addresses that later recordings read."""
         made = stretch.run(dict(self._values))
         fixed = {name: self._device.copy(made[name]) for name in stretch.wanted if name in read_later}
         self._values.update({name: made[name] for name in stretch.wanted} | fixed)

@@ -157,7 +157,7 @@ class Executable:
     def trace(
         self, inputs: Inputs = (), *, out: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Any], Sequence[Span]]:
-        """Run the model once, and tell when each kernel began and ended.
+        """Run the model once, and return the start and end of each kernel.
 
         Args:
             inputs: As for ``run``.
@@ -235,7 +235,7 @@ class Executable:
         return self._contexts.hold_all(until)
 
     def restart_in_fork(self) -> None:
-        """Load kernels anew, for a fork of the process that loaded them; called there, before anything else runs."""
+        """Load kernels again, for a fork of the process that loaded them; called there, before anything else runs."""
         make = self._loader().executor
         if self._contexts.is_loaded:
             keep_for_ever(self._contexts)
@@ -243,10 +243,10 @@ class Executable:
         self._contexts = new_pool(make, self._limit, is_lazy=True)
 
     def explain(self) -> Explanation:
-        """Explain the plan: its kernels and their runner-ups, what lost and by how much, and what was not measured.
+        """Explain the plan: its kernels and their runner-ups, the candidates that lost, and those that were not measured.
 
-        ``explain().node(name)`` and ``explain().target(name)`` answer further questions. An executable without a record
-        of what was tried explains what its report tells.
+        ``explain().node(name)`` and ``explain().target(name)`` answer further questions. Without a record of tried
+        kernels, the explanation is made from the report.
 
         Raises:
             ArtefactError: The record is damaged, or was changed.
@@ -299,7 +299,7 @@ class _Loader:
         self._kernels: HostKernels | None = None
 
     def executor(self) -> Executor:
-        """Load every kernel anew."""
+        """Load every kernel again."""
         note_loading()
         recipe = self._recipe
         if recipe.devices is not None:
@@ -316,7 +316,7 @@ class _Loader:
         return executor_of(steps, inputs, outputs, None if self._debug else self)
 
     def _in_branches(self) -> Executor:
-        """Load every kernel anew, each in the thread of its branch."""
+        """Load every kernel again, each in the thread of its branch."""
         recipe, loads = self._recipe, [partial(self._load, record, self._options) for record in self._recipe.kernels]
         lanes = lanes_of(recipe, self._branches)
         threads = CoreSets(dict.fromkeys(lanes, ()))
@@ -326,7 +326,7 @@ class _Loader:
         return DeviceExecutor(branch_steps(recipe, kernels, lanes), inputs, outputs, threads, self)
 
     def _on_devices(self, layout: DeviceLayout) -> Executor:
-        """Load every kernel anew, each on its device."""
+        """Load every kernel again, each on its device."""
         recipe, problem = self._recipe, missing_cores(layout)
         if (
             problem is not None
@@ -370,7 +370,7 @@ class _Loader:
         return self._kernels
 
     def _checked(self, kernels: Sequence[Kernel]) -> Sequence[Kernel]:
-        """In debug mode, kernels that are checked at their borders."""
+        """Return the kernels, checked at their borders in debug mode."""
         if not self._debug:
             return kernels
         # Late: both import onnx_ir, which running compiled kernels does not need.

@@ -1,4 +1,4 @@
-"""The executor: kernels in order, each handed what the ones before it made. No copies, no dictionaries."""
+"""The executor: kernels in order, each with the results of earlier ones as inputs. No copies, no dictionaries."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Executor:
     def run_empty(self, values: Sequence[Any]) -> Sequence[Any]:
         """Run like ``run``, where an input has no elements: kernels that are given such a tensor are left to the host.
 
-        Toolchains get nothing wrong as often as nothing: one leaves reductions over it unwritten. Nor is there anything
+        Toolchains get nothing wrong as often as nothing: one leaves reductions over it unwritten. There is also nothing
         to gain.
         """
         if self._host is None:

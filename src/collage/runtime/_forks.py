@@ -1,9 +1,9 @@
 """Executables in forks of the process that loaded them.
 
-A fork has the memory of its parent, and of its threads the one that forked. Kernels that are loaded refer to threads that are
-not there, and wait for them for ever. So a fork leaves the kernels that it was born with alone, and loads its own when it
-first runs. Libraries also keep helpers for each thread that calls them: TVM does, and OpenMP. The thread that forked has
-lost its own. Its runs are done by a thread that the fork starts.
+A fork has the memory of its parent, but only the thread that forked. Kernels of the parent would wait for ever for
+threads that do not exist. So a fork does not call them, and loads its own kernels at its first run. Libraries such as
+TVM and OpenMP also keep helper threads for each calling thread. The thread that forked has lost its helpers, so a new
+thread runs the kernels.
 
 Locks of libraries that are held at that moment stay held. So a fork waits until runs are over and threads of libraries sleep.
 """
@@ -28,14 +28,14 @@ T = TypeVar("T")
 
 
 class Forkable(Protocol):
-    """An object that starts anew in a fork."""
+    """An object that must be initialised again in a forked process."""
 
     def hold_for_fork(self, until: float) -> Callable[[], None]:
         """Have no run begin until the result is called, and wait for those that began, to a time of ``time.monotonic``."""
         ...
 
     def restart_in_fork(self) -> None:
-        """Forget what the parent made; called in the child, before anything else runs there."""
+        """Drop the objects of the parent process; called in the child, before anything else runs there."""
         ...
 
 
@@ -125,7 +125,7 @@ class ForkedPool(ContextPool):
 
 
 def loading_again(make: Callable[[], Executor]) -> Callable[[], Executor]:
-    """Return a function that loads kernels in a fork, and says so where that fails."""
+    """Return a function that loads kernels in a fork, and raises a clear error if that fails."""
 
     def load() -> Executor:
         try:

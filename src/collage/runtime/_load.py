@@ -127,7 +127,7 @@ def _to_build(recipe: Recipe, manifest: Mapping[str, Any], toolchains: Registry,
     """Return the kernels that must be compiled here, and why."""
     reasons, fit = dict[str, str](), MadeOn.read(manifest).fit()
     for kernel in recipe.kernels:
-        # An operator with bodies is compiled anew as a whole if one of the kernels inside has to be.
+        # An operator with bodies is compiled again as a whole if one of the kernels inside has to be.
         for compiled in (replace(kernel.compiled, target=kernel.target), *kernel.compiled.inner):
             toolchain, target = toolchains.get(compiled.toolchain), Target.parse(compiled.target)
             with importing_here():
@@ -150,14 +150,14 @@ def _reason_to_build(compiled: Compiled, build: str | None, fit: Fit, found: Ava
     """Return the reason to compile a kernel here, None if there is none.
 
     Args:
-        compiled: What its toolchain made of it.
+        compiled: The kernel as its toolchain compiled it.
         build: Build of the toolchain that compiled it.
-        fit: How well the machine that compiled it fits this one.
+        fit: Fit of this machine to the one that compiled the kernel.
         found: The toolchain here.
         rebuild: Everything is to be compiled.
     """
     if rebuild:
-        return "as was requested"
+        return "a rebuild was requested"
     if not compiled.files:
         return "the artefact is a recipe only"
     # The host only calls what is inside a kernel with parts.

@@ -21,8 +21,8 @@ def fitting_threads(recipe: Recipe, compiled_on: Any) -> tuple[int, list[str]]:
     for most of the time. If nothing has changed since the compilation, neither do the threads: they were measured so.
 
     Args:
-        recipe: The executable's.
-        compiled_on: What ``processor_facts`` said on the machine of the compilation; anything else is taken as unknown.
+        recipe: The recipe of the executable.
+        compiled_on: The return value of ``processor_facts`` on the machine of the compilation. Any other value counts as unknown.
     """
     here = processor_facts()
     cores, quota = int(here["cores"] or 1), here["quota"]
@@ -48,7 +48,7 @@ def fitting_streams(recipe: Recipe, threads: int) -> tuple[int, list[str]]:
     """Return the number of runs that may go on at once here, at most as the recipe says, and notes for the user.
 
     Args:
-        recipe: The executable's.
+        recipe: The recipe of the executable.
         threads: Threads that its kernels are to use here; 0 is one for each core.
     """
     here = processor_facts()
@@ -68,7 +68,7 @@ def fitting_branches(recipe: Recipe, threads: int) -> tuple[int, list[str]]:
     With fewer processors than branches, some branches run one after the other.
 
     Args:
-        recipe: The executable's.
+        recipe: The recipe of the executable.
         threads: Threads that a run may use; 0 is one for each core.
     """
     here = processor_facts()

@@ -1,4 +1,4 @@
-"""The machines that an artefact has plans for, told to people and as JSON."""
+"""The machines that an artefact has plans for, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from collage.system.machine import Machine, this_machine
 __all__ = ["MACHINE_KEY", "Fit", "MadeOn", "fingerprint_facts"]
 
 MACHINE_KEY = "fingerprint"
-"""Key of the manifest that holds what ``fingerprint_facts`` returns. Artefacts of earlier versions lack it."""
+"""Key of the manifest that holds the result of ``fingerprint_facts``. Artefacts of earlier versions lack it."""
 
 _MOST_FLAGS = 4096
 _LONGEST_TEXT = 200
@@ -55,16 +55,16 @@ class Fit(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MadeOn:
-    """The machine of a compilation, as far as a manifest tells. Texts may be anything that is printable.
+    """The machine of a compilation, as far as a manifest describes it. Texts may be anything that is printable.
 
     Attributes:
         system: Operating system and architecture.
         isa: Digest of the processor's instruction-set flags.
-        cores: Number of processors that the compilation might use, 0 if it is not told.
+        cores: Number of processors that the compilation might use, 0 if it is not known.
         quota: Number of processors' time that a container might take, None for no limit.
         fingerprint: ``Machine.fingerprint``, empty for artefacts of earlier versions.
         cpu: Model name of the processor, empty for artefacts of earlier versions.
-        flags: Instruction-set flags, empty if they are not told or do not belong to ``isa``.
+        flags: Instruction-set flags, empty if they are not known or do not belong to ``isa``.
     """
 
     system: str
@@ -77,7 +77,7 @@ class MadeOn:
 
     @classmethod
     def read(cls, manifest: Mapping[str, Any]) -> MadeOn:
-        """Return what a manifest says. Facts of another form than Collage writes are taken as unknown."""
+        """Return the machine that a manifest describes. Facts of another form than Collage writes are taken as unknown."""
         machine, processors = _mapping(manifest.get("machine")), _mapping(manifest.get("processors"))
         told = _mapping(manifest.get(MACHINE_KEY))
         cores, quota, isa = processors.get("cores"), processors.get("quota"), _text(machine.get("isa"))
@@ -93,7 +93,7 @@ class MadeOn:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Facts that are equal on machines whose plans stand for each other."""
+        """Facts that are equal on machines that can use each other's plans."""
         known = (self.system, self.isa, str(self.cores), str(self.quota))
         return (self.fingerprint,) if self.fingerprint else known
 
@@ -108,7 +108,7 @@ class MadeOn:
         return Fit.SMALLER if wanted and wanted <= frozenset(here.flags) else Fit.OTHER
 
     def distance(self, here: Machine | None = None) -> tuple[float, ...]:
-        """Return what sorts the plans of machines, the nearest first."""
+        """Return a sort key for the plans of machines, the nearest first."""
         here = this_machine() if here is None else here
         ours, theirs = (cores if quota is None else min(cores, quota) for cores, quota in _processors(here, self))
         apart = abs(math.log2(theirs / ours)) if ours > 0 and theirs > 0 else math.inf
@@ -123,7 +123,7 @@ class MadeOn:
 
 
 def fingerprint_facts() -> dict[str, Any]:
-    """Return what a manifest tells of this machine besides ``machine`` and ``processors``."""
+    """Return the facts about this machine for a manifest, besides ``machine`` and ``processors``."""
     machine = this_machine()
     return {"digest": machine.fingerprint, "cpu": machine.cpu, "flags": list(machine.flags)}
 

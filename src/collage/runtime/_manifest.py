@@ -93,7 +93,7 @@ def verify(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
     """Check an artefact's folder, every byte of it and every model in it, without loading anything.
 
     Returns:
-        What it consists of, and the manifest.
+        The artefact's recipe, and its manifest.
 
     Raises:
         UsageError: There is nothing at the path.
@@ -105,7 +105,7 @@ def verify(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
 
 
 def verify_bytes(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
-    """Check an artefact's folder, every byte of it, but not what its models say; otherwise like ``verify``."""
+    """Check an artefact's folder, every byte of it, but not the contents of its models; otherwise like ``verify``."""
     if not folder.exists():
         raise UsageError(f"{folder} does not exist")
     manifest = _read(folder)
@@ -163,10 +163,10 @@ def read_recipe(folder: Path, file: str) -> Recipe:
 
 
 def understood(manifest: Mapping[str, Any], folder: Path) -> tuple[Recipe, Mapping[str, tuple[str, int]]]:
-    """Return what a manifest says: the recipe, and the SHA-256 and size of each file.
+    """Return the content of a manifest: the recipe, and the SHA-256 and size of each file.
 
     Raises:
-        ArtefactError: It was written by a newer version, or says something that makes no sense.
+        ArtefactError: It was written by a newer version, or its content is not valid.
     """
     schema = manifest.get("schema")
     if type(schema) is not int or schema not in SCHEMAS:
@@ -187,7 +187,7 @@ def understood(manifest: Mapping[str, Any], folder: Path) -> tuple[Recipe, Mappi
 
 
 def _check_kernels(recipe: Recipe) -> None:
-    """Refuses what a toolchain would believe, such as thread counts that take a machine down."""
+    """Refuse values that a toolchain would not check, such as thread counts that exhaust a machine."""
     counts = [recipe.threads, recipe.streams]
     if len({kernel.name for kernel in recipe.kernels}) < len(recipe.kernels):
         raise ValueError("two kernels have one name")

@@ -1,4 +1,4 @@
-"""Resident memory: letting go of mapped weights that kernels have packed for themselves, and of what was freed."""
+"""Resident memory: releasing mapped weights that kernels have packed, and freed memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def page_out(folder: Path) -> None:
 
 
 def trim() -> None:
-    """Hands memory that was freed back to the system, where the C library keeps it for later and can be told not to."""
+    """Return freed memory to the system, if the C library keeps it and has a call for that."""
     gc.collect()
     with contextlib.suppress(AttributeError, OSError, TypeError):  # Windows has no library without a name.
         ctypes.CDLL(None).malloc_trim(0)

@@ -28,11 +28,11 @@ class ModelCheck:
     """A check that has begun; ``finish`` or ``cancel`` ends it.
 
     Args:
-        folder: The artefact's folder. What is listed in its manifest was found to be there.
+        folder: The artefact's folder. All files of its manifest exist.
         is_here: Check in this process, which is going to read the models anyway.
 
     Raises:
-        ArtefactError: The libraries that read models are not installed, or the system lacks what they are read with.
+        ArtefactError: The libraries that read models are not installed, or a system library that they need is missing.
     """
 
     def __init__(self, folder: Path, *, is_here: bool) -> None:
@@ -80,7 +80,7 @@ class ModelCheck:
             process.communicate()
 
     def _answer(self) -> str | None:
-        """Return what is wrong, a text that is empty if nothing is; None if the process did not tell."""
+        """Return the fault as text, empty if there is none; None if the process did not return it."""
         process, self._process = self._process, None
         if process is None:
             return None
@@ -93,7 +93,7 @@ class ModelCheck:
 
 
 def main(folder: str) -> None:
-    """Check the models of an artefact's folder; print a list of what is wrong, or of an empty text, as JSON."""
+    """Check the models of an artefact's folder; print the fault, or an empty text, in a JSON list."""
     try:
         check_models(Path(folder))
     except ArtefactError as error:

@@ -1,4 +1,4 @@
-"""Opening: the folder of a plain artefact, wherever the artefact is and whatever holds it.
+"""Opening: get the folder of a plain artefact from a folder, a zip, a pack or an address.
 
 A folder is used where it is. A zip is unpacked, a pack gives the plan for this machine, and a URL is downloaded.
 """
@@ -45,7 +45,7 @@ class Opened:
             remove_scratch(self.own)
 
     def fill(self, write: Callable[[Path], Path | None]) -> None:
-        """Go on in a new scratch folder that a function fills. It may return what to open in place of the folder."""
+        """Continue in a new scratch folder that a function fills. It may return another artefact to open instead."""
         new = make_scratch()
         try:
             found = write(new)
@@ -162,9 +162,9 @@ def is_artefact(place: str | Path) -> bool:
 
 
 def read_inputs(artefact: str | Path) -> Sequence[Port] | None:
-    """Return what an artefact says of its inputs, without a look at anything else; None if it does not say so plainly.
+    """Return the inputs that an artefact's manifest lists, without reading other files; None if it does not say so plainly.
 
-    That is for questions that need no certainty: ``load`` verifies the whole artefact, and says what is wrong with it.
+    Use it for questions that need no certainty. ``load`` verifies the whole artefact and reports its faults.
     """
     if url_of(artefact) is not None:
         return None  # It would be downloaded for this, and then once more.

@@ -67,7 +67,7 @@ class PackedPlan:
 
     @property
     def model(self) -> str:
-        """The digest of the model that it was compiled from, empty if it is not told."""
+        """The digest of the model that it was compiled from, empty if it is not known."""
         return _digest_or_empty(self.recipe.model.get("sha256"))
 
     @property
@@ -209,7 +209,7 @@ def materialise(folder: Path, plan: PackedPlan, empty: Path, only: Iterable[str]
     """Write a plan of a pack as the plain artefact that it was, into an empty folder. Nothing is verified.
 
     Weights are linked, if the file system can: a file of several gigabytes is not copied, and processes share its pages.
-    Everything else is copied, since what is built anew may be written over it.
+    Everything else is copied, since what is built again may be written over it.
 
     Args:
         folder: The pack's folder.

@@ -1,4 +1,4 @@
-"""Packing: one artefact of several, one of several out of it, and artefacts into the store."""
+"""Packing: several artefacts become one, one of them is taken out, and artefacts are put into the store."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Kernels on devices, or in branches: a thread for each core set or branch, and kernels of different ones at once.
 
 A device is a set of this machine's cores. Its kernels are loaded and run by one thread that may only use these cores, and
-so do the threads that a kernel starts. What a kernel reads decides when it runs; a device takes its kernels in the order in
-which they become ready. Core sets share the machine's memory, so a copy between them is another name for the same tensor;
+so do the threads that a kernel starts. A kernel runs when its inputs are ready. A device takes its kernels in the order
+in which they become ready. Core sets share the machine's memory, so a copy between them is another name for the same tensor;
 in debug mode it is a copy indeed, and every tensor's scope is checked where it is read.
 
 A branch is a device without cores of its own: its thread may run on any, so that processes that share a machine do not
@@ -46,7 +46,7 @@ Job = Callable[[], None]
 
 
 def missing_cores(layout: DeviceLayout) -> str | None:
-    """Return a sentence that says which device of a layout this process cannot use; None if it can use all."""
+    """Return a sentence about a device of a layout that this process cannot use; None if it can use all."""
     usable = usable_core_numbers()
     for device, cores in layout.cores.items():
         if not usable.issuperset(cores):
@@ -70,11 +70,11 @@ class CoreSets:
             weakref.finalize(self, queue.put, None)
 
     def submit(self, device: str, job: Job) -> None:
-        """Has a device's thread do a job, which must not raise."""
+        """Run a job, which must not raise, in a device's thread."""
         self._queues[device].put(job)
 
     def call(self, device: str, function: Callable[[], T]) -> T:
-        """Has a device's thread call a function; returns, or raises, what that does."""
+        """Call a function in a device's thread; return its result, or raise its exception."""
         outcome: list[T] = []
         failure: list[BaseException] = []
         done = threading.Event()
@@ -108,9 +108,9 @@ class PlacedStep:
 
     Attributes:
         step: The function to call.
-        device: Where.
-        reads: In which scope each input must lie; None where it does not matter.
-        writes: In which scope each output lies.
+        device: The device that runs it.
+        reads: Scope in which each input must lie; None if it does not matter.
+        writes: Scope in which each output lies.
         is_copy: True if it is a copy and not a kernel.
     """
 
@@ -150,7 +150,7 @@ def lanes_of(recipe: Recipe, most: int) -> list[str]:
     """Return the name of the thread that runs each kernel of a recipe with branches.
 
     Args:
-        recipe: The executable's.
+        recipe: The recipe of the executable.
         most: The most branches that run at the same time. Further ones share the threads of these.
     """
     numbers = sorted({kernel.branch for kernel in recipe.kernels if kernel.branch is not None})
@@ -190,15 +190,15 @@ def _layout(recipe: Recipe) -> DeviceLayout:
 
 
 class DeviceExecutor(Executor):
-    """Runs steps on devices, as soon as what they read is there. One run at a time.
+    """Runs steps on devices, each as soon as its inputs are ready. One run at a time.
 
     Args:
-        steps: In any order in which each comes after what it reads; copies may come first.
+        steps: Steps in an order in which each comes after the producers of its inputs; copies may come first.
         inputs: Names of the model's inputs.
         outputs: Names of the model's outputs.
         devices: The threads.
         host: Stands in where a kernel fails; without one the failure is the run's.
-        arrivals: In which scope each input arrives; if given, every tensor's scope is checked where it is read.
+        arrivals: Scope in which each input arrives. If it is given, the scope of every tensor that is read is checked.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class DeviceExecutor(Executor):
             self._devices.submit(self._placed[position].device, partial(self._perform, run, position))
 
     def _perform(self, run: _Run, position: int) -> None:
-        """One step, on its device's thread; and what is ready after it."""
+        """Run one step on its device's thread, and return the steps that are ready after it."""
         made: Sequence[Any] | None = None
         began = time.perf_counter_ns()
         if run.error is None:

@@ -25,7 +25,7 @@ class KernelTime:
         median_us: Median over the runs.
         p10_us: Tenth percentile.
         p90_us: Ninetieth percentile.
-        share: Of the time of the whole, 0 to 1.
+        share: Share of the total time, 0 to 1.
     """
 
     name: str
@@ -41,9 +41,9 @@ class Profile:
     """The result of ``Executable.profile``, measured with all caches warm and all kernels in their places.
 
     Attributes:
-        kernels: In the order in which they run.
+        kernels: Its kernels, in the order in which they run.
         total_us: Median time of the whole run.
-        overhead_us: What of it no kernel took: checking inputs and passing values on.
+        overhead_us: Time of a run outside kernels, in µs: checking inputs and passing values on.
         runs: Each run's spans, one for each kernel, in ns of a clock of their own.
     """
 
@@ -58,7 +58,7 @@ class Profile:
 
         Args:
             records: The kernels.
-            runs: For each run, the span of each kernel.
+            runs: Span of each kernel, in each run.
             totals_ns: Duration of each run.
         """
         total_us = statistics.median(totals_ns) * 1e-3

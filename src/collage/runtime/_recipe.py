@@ -1,4 +1,4 @@
-"""Recipes: what an executable consists of, as values and as JSON."""
+"""Recipes: the parts of an executable, as values and as JSON."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class CopyRecord:
     Attributes:
         source: Name of the value.
         result: Name of its copy.
-        src: Where the value lies.
-        dst: Where the copy lies.
+        src: Scope in which the value lies.
+        dst: Scope in which the copy lies.
     """
 
     source: str
@@ -48,8 +48,8 @@ class DeviceLayout:
 
     Attributes:
         cores: The core set of each device that has one.
-        copies: In an order in which they can be made.
-        inputs: Where each input of the model arrives.
+        copies: Copies between devices, in an order in which they can be made.
+        inputs: Scope in which each input of the model arrives.
     """
 
     cores: Mapping[str, tuple[int, ...]]
@@ -83,10 +83,10 @@ class KernelRecord:
         outputs: Names of the model's values that it makes, in order.
         compiled: The result of its toolchain.
         device: The device that it runs on, where the recipe has devices; likewise:
-        reads: In which scope it reads each input; None where it does not matter.
-        writes: In which scope it leaves each output.
-        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time, each as soon as
-            what it reads is there. None if it is in none.
+        reads: Scope in which it reads each input; None if it does not matter.
+        writes: Scope in which it leaves each output.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time, each as soon
+            as its inputs are ready. None if it is in none.
     """
 
     name: str
@@ -149,20 +149,20 @@ class KernelRecord:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that an executable consists of, besides the files of its workspace.
+    """All parts of an executable, except the files of its workspace.
 
     Attributes:
         inputs: The model's inputs.
         outputs: The model's outputs.
-        kernels: In the order in which they run.
+        kernels: The kernels, in the order in which they run.
         threads: Threads that each kernel may use; 0 is the toolchains' default.
         model_file: The partitioned model, in the workspace.
         model: Facts about the original model: path, sha256, number of nodes.
         builds: Build of each toolchain used.
         report: The report of ``compile``; an empty one if there is none.
         devices: The devices that kernels run on, if they were placed on devices.
-        empty: Dimensions that were 0 where kernels were checked, such as the length of a decoder's past. Kernels run where
-            these are 0. Where another one is, the host stands in.
+        empty: Dimensions that were 0 if kernels were checked, such as the length of a decoder's past. Kernels run where
+            these are 0. If another one is, the host stands in.
         streams: Number of runs that go on at once where it was measured to be best; 0 if that was not asked for.
     """
 
@@ -236,7 +236,7 @@ class Recipe:
                     raise ValueError(f"kernel {kernel.name!r} reads {name!r} in {scope}, but it is in {made[name]}")
             for name, scope in zip(kernel.outputs, kernel.writes or ("",) * len(kernel.outputs), strict=True):
                 if name in made:
-                    raise ValueError(f"kernel {kernel.name!r} makes {name!r}, which is there already")
+                    raise ValueError(f"kernel {kernel.name!r} makes {name!r}, which exists already")
                 made[name] = scope
         if copies := _copied(copies, made):
             raise ValueError(f"{copies[0].source!r} is copied, and nothing makes it")
@@ -270,7 +270,7 @@ def _copied(copies: Sequence[CopyRecord], made: dict[str, str]) -> list[CopyReco
             left.append(copy)
             continue
         if copy.result in made:
-            raise ValueError(f"{copy.result!r}, a copy, is there already")
+            raise ValueError(f"the copy {copy.result!r} exists already")
         if made[copy.source] != copy.src:
             raise ValueError(f"{copy.source!r} is copied from {copy.src}, but it is in {made[copy.source]}")
         made[copy.result] = copy.dst

@@ -1,4 +1,4 @@
-"""Inputs and outputs of an executable: names, types and shapes, and the check of what a caller passes."""
+"""Inputs and outputs of an executable: names, types and shapes, and the check of a caller's inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_KNOWN = 256
 """Combinations of inputs' shapes that are remembered to fit."""
 
 Restore = Callable[[Any], Any]
-"""Turns an output into what the caller deals in."""
+"""Turns an output into the kind of tensor that the caller passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Port:
         return f"{self.name}: {self.dtype or 'any'}[{axes}]{'' if self.default is None else ' (optional)'}"
 
     def as_json(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Return the port as JSON values for the manifest."""
         shape = None if self.shape is None else list(self.shape)
         more = {"kind": self.kind, "default": self.default}
         return {
@@ -92,16 +92,19 @@ class Port:
 
 
 Bound = tuple[list[Any], Restore | None, bool]
-"""Row-major tensors in the model's order; what outputs become where an input was a tensor of PyTorch, else None; whether a
-length that the model leaves open is 0, and kernels were not checked there. No named
-tuple: to make one takes as long as to check an input."""
+"""A bound call: row-major tensors in the model's order, the conversion of outputs, and True for unchecked empty inputs.
+
+Outputs are converted if an input was a tensor of PyTorch; else the conversion is None. Inputs are unchecked and empty if
+an open length is 0 and kernels were not checked at 0. It is not a named tuple, since making one takes as long as
+checking an input.
+"""
 
 
 class Signature:
-    """The inputs of an executable, and how what a caller passes becomes tensors for its kernels.
+    """The inputs of an executable, with the conversion of a caller's values to tensors for its kernels.
 
     Args:
-        inputs: In the model's order.
+        inputs: The model's inputs, in its order.
         empty: Dimensions that may be 0 as any other length; see ``Recipe``.
     """
 
@@ -118,7 +121,7 @@ class Signature:
         """Orders and checks inputs.
 
         Args:
-            feeds: By name, or in the model's order. Those with a default may be absent: all of them, where names are.
+            feeds: Tensors by name, or in the model's order. Inputs with a default may be absent.
 
         Raises:
             InputError: A name, type or shape does not fit; the message says which and what was expected.
@@ -184,7 +187,7 @@ class Signature:
 
 
 def targets_of(outputs: Sequence[Port], out: Mapping[str, Any]) -> list[np.ndarray[Any, Any] | None]:
-    """Return for each output the array of the caller's that it is to be written to, or None.
+    """Return for each output the caller's array to write to, or None.
 
     Raises:
         InputError: A name, a type or a rank does not fit, memory cannot be written to, or two outputs would share it.

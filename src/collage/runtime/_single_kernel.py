@@ -1,7 +1,7 @@
-"""The executor of one kernel that is the whole model: nothing is wired, so that its call costs little beside the kernel's.
+"""The executor of one kernel that is the whole model: a call costs little more than the kernel.
 
 Small models take some hundred microseconds. Between two calls of a kernel the processor's caches are full of its data, and
-every object that Python touches is fetched anew: what takes 3 us in a loop takes 12 there.
+every object that Python touches is fetched again: what takes 3 us in a loop takes 12 there.
 """
 
 from __future__ import annotations

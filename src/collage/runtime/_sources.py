@@ -1,4 +1,4 @@
-"""The partitioned model as the source of its kernels: to build them again, and to know what they should be given."""
+"""The partitioned model as the source of its kernels, to build them again and to know their inputs."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class KernelSources:
 class HostKernels:
     """The host in place of kernels that gave up on their inputs, such as a length that their toolchain does not take.
 
-    The host computes what ONNX says, at any shape, so that an executable is right there or says why it is not. A rescue
-    is warned of, once for each kernel: this is slow.
+    The host computes ONNX's definition at any shape, so an executable is right there or raises an error with the
+    reason. A rescue is warned of, once for each kernel: this is slow.
 
     Args:
-        recipe: The executable's.
+        recipe: The recipe of the executable.
         workspace: Its folder.
         toolchains: The registry of its toolchains.
-        notes: Told what had to be rescued.
+        notes: Takes a sentence for each kernel that the host replaced.
     """
 
     def __init__(self, recipe: Recipe, workspace: Path, toolchains: Registry, notes: list[str]) -> None:

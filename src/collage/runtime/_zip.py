@@ -21,7 +21,7 @@ from collage.system.plain_names import is_plain_name
 __all__ = ["unpack", "write_zip"]
 
 _MAX_DIRECTORY_BYTES = 16 << 20
-"""Of the zip's directory, which is read into memory: room for a hundred thousand entries."""
+"""Largest size of the zip's directory, which is read into memory: a hundred thousand entries."""
 
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -91,12 +91,12 @@ def _check_entries(reader: zipfile.ZipFile, archive: Path, archive_bytes: int) -
 
 
 def _check_directory_size(file: BinaryIO, archive: Path) -> None:
-    """Read what the end of the zip says about its directory, before ``zipfile`` reads all of that into memory."""
+    """Read the size of the directory from the end of the zip, before ``zipfile`` reads the directory into memory."""
     tail = _tail(file, _END.size + _END_64_LOCATOR.size + _END_64.size)
     end = tail[-_END.size :]
     if len(end) < _END.size or not end.startswith(b"PK\5\6"):
         raise ArtefactError(
-            f"{archive} is not an artefact: neither a folder nor a zip, or one with something after its end"
+            f"{archive} is not an artefact: it is not a zip, or has data after its end; `collage compile` writes artefacts"
         )
     size = _END.unpack(end)[5]
     locator = tail[-_END.size - _END_64_LOCATOR.size : -_END.size]

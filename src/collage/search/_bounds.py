@@ -1,4 +1,4 @@
-"""Bounds: what the rest of a cover costs at least.
+"""Lower bounds of the cost of the rest of a cover.
 
 The relaxation: walk along the nodes in order; at each node either take a candidate that begins there and go on after
 its head (the nodes it covers without a gap), or skip the node because an earlier candidate's rest has covered it.
@@ -9,7 +9,7 @@ paid alike.
 The best prices make the bound as sharp as the linear programme over the candidates, which here is nearly always the
 optimum itself. They are found by subgradient steps: a node that is skipped more often than it is covered gets dearer.
 
-From this the search has, for every candidate, its **slack**: by how much taking it raises the bound. Where the slack
+From this the search has, for every candidate, its **slack**: by how much taking it raises the bound. If the slack
 exceeds what the best known cover leaves, the candidate lies on no best path.
 """
 
@@ -35,15 +35,15 @@ _SMALL = 16
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A bound of every cover and of every way on.
+    """A lower bound of every cover, and of the rest of every partial cover.
 
     Attributes:
-        prices: What skipping each node costs, [nodes].
-        to_go: Bound of the way on from each node, nothing above it being covered, [nodes + 1]. A covered node above
+        prices: Price of skipping each node, [nodes].
+        to_go: Bound of the rest from each node on, if nothing above it is covered, [nodes + 1]. A covered node above
             lowers it by its price.
         skipped: Sum over all earlier nodes of the slack of skipping them, [nodes + 1].
         slack: Slack of each candidate, never negative, [candidates].
-        imbalance: How often each node is skipped beyond how often it is covered on the cheapest walk, [nodes].
+        imbalance: For each node, the times that the cheapest walk skips it less the times that it covers it, [nodes].
     """
 
     prices: Ints
@@ -59,7 +59,7 @@ class Bound:
 
 
 def first_prices(problem: Problem[Any], weights: Ints) -> Ints:
-    """Prices to begin with: each node in turn takes what the small sets that hold it can still bear."""
+    """Initial prices: each node in turn takes the rest of the weight of the small sets that hold it."""
     prices = np.zeros(problem.n, dtype=np.int64)
     if not len(problem.candidates):
         return prices
@@ -76,7 +76,7 @@ class Heads:
 
     Args:
         problem: The problem.
-        among: Which candidates, [candidates]. A bound for them bounds covers by them only.
+        among: Selected candidates, [candidates]. A bound for them bounds covers by them only.
     """
 
     def __init__(self, problem: Problem[Any], among: Bools) -> None:

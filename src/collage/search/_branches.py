@@ -17,7 +17,7 @@ __all__ = ["Stage", "pack", "stages_of", "with_joined"]
 _CHEAP = 0.01
 """Share of the time of all nodes that nodes which are set apart may take, with all that comes before them, or after them."""
 _AS_GOOD = 1.02
-"""Fewer lanes are taken if the longest is at most so many times as long: each lane costs a thread that has to be woken."""
+"""Fewer lanes are taken if this makes the longest at most this many times as long: each lane costs waking a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def stages_of(
         seconds: The expected time of each node.
         most_lanes: The most lanes of a stage.
         least_gain_s: Seconds that the lanes of a stage must save together, if no time is lost. Otherwise it has one lane.
-        most_parallel: The most stages of several lanes. Those that save most are kept.
+        most_parallel: The most stages of several lanes. The most profitable ones are kept.
     """
     before, after = _reach(consumers)
     first = _cheap(_turned(consumers), range(len(consumers)), seconds)
@@ -71,7 +71,7 @@ def stages_of(
 
 
 def with_joined(stages: Sequence[Stage], joined: Collection[int]) -> list[Stage]:
-    """Return stages of which some, by their numbers, have one lane; neighbours of one lane are one stage."""
+    """Return the stages, those with the given numbers reduced to one lane. Neighbouring stages of one lane are joined."""
     found: list[Stage] = []
     for number, stage in enumerate(stages):
         one = Stage((stage.bits,)) if number in joined else stage

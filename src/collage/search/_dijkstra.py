@@ -4,7 +4,7 @@ A state is a covered set, the initial one empty, the goal full. A transition tak
 uncovered node and nothing that is covered: every cover has exactly one kernel that holds that node, so nothing is lost,
 and each cover is exactly one path.
 
-Distances are counted in slack (see ``_bounds``): the weight of the path so far plus the bound of the way on, less the
+Distances are counted in slack (see ``_bounds``): the weight of the path so far plus the bound of the rest, less the
 bound of the whole. The shortest path is the same, since this adds the same to all complete paths; but states off the
 best paths are far away instead of near, and most are never reached.
 
@@ -52,8 +52,8 @@ class Found:
     """Outcome of a search.
 
     Attributes:
-        paths: The best covers, best first; fewer than asked for where there are no more, or the cap was hit.
-        lower_bound: Weight that no cover undercuts; None where there is no cover.
+        paths: The best covers, best first; fewer than ``k`` if there are no more, or if the cap was hit.
+        lower_bound: Weight that no cover undercuts; None if there is no cover.
         prices: Prices to begin the next search of the same problem with.
         exact: True if ``paths`` are proved to be the best.
         farthest: The greatest node at which a covered set was left, for messages.
@@ -75,7 +75,7 @@ class Found:
 
 
 class Edges:
-    """Edges from each least uncovered node, least slack first, made when first asked for."""
+    """Edges from each least uncovered node, least slack first, made on demand."""
 
     def __init__(self, problem: Problem[Any], weights: Weights, bound: Bound, keep: np.ndarray) -> None:
         self._problem = problem
@@ -119,10 +119,10 @@ def find_paths(
     Args:
         problem: Nodes and candidates; every candidate satisfies the admission rule.
         weights: Their weights.
-        k: How many covers are wanted.
+        k: Number of covers wanted.
         prices: ``prices`` that an earlier search of the same problem ended with.
         known: Indices of the candidates of some cover, such as the best one before weights changed.
-        max_states: Cap on the states settled. Where it is hit, the result holds the covers found until then, or
+        max_states: Cap on the states settled. If it is hit, the result holds the covers found until then, or
             else a good one.
     """
     if not problem.n:
@@ -218,9 +218,9 @@ def sharpen(
     among: Bools | None = None,
     best: _Best | None = None,
 ) -> tuple[Bound, Bools]:
-    """Improves a bound while many candidates may still lie on a cover of at most ``upper``; says which may.
+    """Improve a bound while many candidates may still be part of a cover of at most ``upper``; return these.
 
-    The others are left out at once, so the bound that comes back bounds covers of at most ``upper`` only. Where the
+    The others are left out at once, so the bound that comes back bounds covers of at most ``upper`` only. If the
     best cover known is given, it is improved too, and ``upper`` with it.
     """
     tightener = Tightener(weights.coarse, bound)

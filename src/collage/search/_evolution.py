@@ -38,7 +38,7 @@ _TIRED = 24
 _DRAWS = 200
 """So many individuals in a row that are known, or cannot run, end it too: there is little left to try."""
 _HOPELESS = 2.0
-"""A cover that is expected to take so many times as long as the cheapest one is not timed."""
+"""A cover is not timed if it is expected to take this many times as long as the cheapest one."""
 _PARENTS = 8
 _TOURNAMENT = 3
 _CROSSED = 0.5
@@ -59,13 +59,13 @@ class Genome:
 
 
 class Population(Generic[C]):
-    """Individuals, what they stand for, and how parents make children.
+    """The individuals of an evolutionary search, their covers, and crossover.
 
     Args:
-        problem: What is to be covered.
-        costs: What candidates cost; those known to be invalid take no part.
+        problem: The nodes to cover, and the candidates.
+        costs: Costs of candidates. Those known to be invalid take no part.
         seeds: The covers whose borders are the groups' borders.
-        draw: Where random numbers come from.
+        draw: The source of random numbers.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Strategies of others: whatever they do, a compilation goes on.
+"""Guard against faults in third-party strategies, so that a compilation continues.
 
-A strategy that does not come with Collage runs in a thread of its own. What it has measured is measured by the caller's thread,
-which waits for it, and lets it go if it thinks for too long. Then, and if it raises or returns a faulty cover, the
-lazy strategy goes on with what is known. A strategy that ends the process, or never lets other threads run, is beyond this.
+A strategy that does not come with Collage runs in a thread of its own. Its measurements run in the caller's thread,
+which waits for the strategy and abandons it after a time limit. Then, and if it raises or returns a faulty cover, the
+lazy strategy continues with the known costs. A strategy that ends the process, or never lets other threads run, is beyond this.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from collage.search._values import C, SearchResult, SearchStatistics
 __all__ = ["refine_or_leave", "run_or_fall_back"]
 
 THINKING_S = 60.0
-"""Seconds that a strategy of others may take by itself, in which nothing is measured."""
+"""Seconds that a third-party strategy may take, without the time of measurements."""
 PROVING_S = 600.0
-"""The same, where it has to prove something."""
+"""The same, if it has to prove optimality."""
 _LEAVE_S = 2.0
-"""Seconds that a strategy has to return after it was told to stop, and that its thread has to end after that."""
+"""Seconds for a strategy to return after the request to stop, and for its thread to end after that."""
 _LOOK_S = 0.2
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def run_or_fall_back(
         problem: See ``SearchStrategy.run``.
         costs: The same.
         limits: The same.
-        thinking_s: Seconds that a strategy of others may take by itself; None for what is usual.
+        thinking_s: Seconds that a third-party strategy may take without measuring; None for the default.
     """
     if _is_own(strategy):
         return run_strategy(strategy, problem, costs, limits)
@@ -94,7 +94,7 @@ def refine_or_leave(
     """Run the second phase of a strategy.
 
     Returns:
-        The covers that it proposes, each of which can be run as far as the data flow tells; and its fault, if it has one.
+        The covers that it proposes, limited to those that the data flow permits; and its fault, if it has one.
     """
     if _is_own(strategy):
         return [tuple(cover) for cover in strategy.refine(problem, costs, seeds, timer)], None
@@ -122,7 +122,7 @@ def _checked(strategy: SearchStrategy, result: Any, problem: SearchProblem[C], c
         _Fault: It is none.
     """
     if not isinstance(result, SearchResult):
-        raise _Fault(f"returned a {type(result).__name__}, and no SearchResult")
+        raise _Fault(f"returned a {type(result).__name__}, not a SearchResult")
     found = result.partitioning
     if found is not None and (reason := _judged(lambda: why_wrong(problem, costs, found))) is not None:
         raise _Fault(f"returned a partitioning that {reason}")
@@ -144,11 +144,11 @@ def _judged(check: Callable[[], T]) -> T:
 
 
 class _Guard:
-    """Runs a function in another thread, and what it asks for in the caller's.
+    """Runs a function in another thread, and its requests in the caller's.
 
     Args:
         patience_s: Seconds that the function may take by itself.
-        should_stop: True if the user wants the best result so far: the function then has little time left.
+        should_stop: True if the user has interrupted the search: the function then has little time left.
     """
 
     def __init__(self, patience_s: float, should_stop: Callable[[], bool]) -> None:
@@ -161,7 +161,7 @@ class _Guard:
         self.is_interrupted = False
 
     def call(self, function: Callable[[], T]) -> T:
-        """Return what a function returns.
+        """Run the function, and return its result.
 
         Raises:
             _Fault: It raises, or goes on for too long.
@@ -181,7 +181,7 @@ class _Guard:
         raise _Fault(f"raised {type(value).__name__}: {value}")
 
     def ask(self, function: Callable[[], T]) -> T:
-        """Have the caller's thread call a function, and return or raise what it does. Called by the other thread."""
+        """Call a function in the caller's thread; return its result, or raise its exception. Called by the other thread."""
         self.check()
         answer: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
         self._asked.put((function, answer))
@@ -223,7 +223,7 @@ class _Guard:
             if errand is None:
                 return
             if self._left_s <= 0:
-                raise _Fault(f"went on for {self._patience_s:g} s in which nothing was measured")
+                raise _Fault(f"ran for {self._patience_s:g} s without measuring anything")
             if self.is_interrupted or self._should_stop():
                 self._left_s = min(self._left_s, _LEAVE_S)
             function, answer = errand
@@ -267,7 +267,7 @@ class _GuardedCosts:
         new = {self._costs.key_of(c): c for c in reversed(asked) if known(c) is None}
         limits = self._limits
         if new and limits is None:
-            raise ValueError("in the second phase kernels are not measured by themselves")
+            raise ValueError("kernels cannot be measured alone in the second phase")
         if new and limits is not None:
             if len(new) > min(limits.kernels_left, limits.batch_size or math.inf):
                 raise ValueError(f"{len(new)} kernels are more than the limits allow")

@@ -32,7 +32,7 @@ from collage.search._weights import Weights
 __all__ = ["Flow", "find_wide", "wide_shortest_path"]
 
 Detours = tuple[int, ...]
-"""For each uncovered node the uncovered nodes that its data reaches through a covered one, as bits; 0 for covered."""
+"""Uncovered nodes that each uncovered node reaches through covered ones, as bits; 0 for covered nodes."""
 
 
 def wide_shortest_path(
@@ -82,7 +82,7 @@ def find_wide(
 
 
 class Flow:
-    """The data flow between nodes, and what candidates do to it."""
+    """The data flow between nodes, as candidates change it."""
 
     def __init__(self, problem: Problem[Any], graph: DependencyGraph) -> None:
         self._problem = problem

@@ -1,8 +1,8 @@
 """The lazy shortest path: only kernels that can lie on the best path are measured.
 
-Measuring is what costs, searching is cheap. Every candidate that was not measured yet has a bound. The best path
-under these optimistic costs is searched, what is not measured on it is measured, and this repeats until the best path
-is measured through. If the bounds are proofs, no other path can then be better: a path that was not measured has a
+Measuring is expensive, searching is cheap. Every candidate that was not measured yet has a bound. The best path under
+these optimistic costs is searched, and its unmeasured candidates are measured. This repeats until all candidates of the
+best path are measured. If the bounds are proofs, no other path can then be better: a path that was not measured has a
 bound that is not better, and its true cost is at least its bound.
 """
 
@@ -33,14 +33,14 @@ class LazyOptions:
     Attributes:
         bounds_are_proofs: True if no candidate can cost less than its bound: only then is a result called optimal.
         batch_size: Most candidates per call of ``measure``; None is all that are not measured on the best path.
-        paths_per_round: How many of the best paths may contribute to a batch that is not full.
+        paths_per_round: Most of the best paths that may contribute to a batch that is not full.
         max_measured: Most candidates to measure in all, None for no limit.
         deadline_s: Seconds after which no new batch begins, None for no limit.
         min_gain: The search stops when the best optimistic path is not better than the best path measured through by at
             least this fraction of it.
         max_states: Cap on covered sets settled in each round.
-        charges: What each candidate that is not measured is charged for that, as shares of the best path's cost. The search
-            goes to the next charge when there is nothing to gain at one. Falling charges make it try paths of few new
+        charges: Charges for each candidate that is not measured, as shares of the best path's cost. The search
+            continues with the next charge when there is nothing to gain at one. Falling charges make it try paths of few new
             candidates first, which can be measured through; without them it wanders among many that are all hoped to be
             a little better, and ends in the middle of measuring one of them. Only for bounds that are not proofs.
     """
@@ -79,13 +79,12 @@ def lazy_shortest_path(
             in every round, so that it may learn; but only once if bounds are proofs.
         measure: Costs of a batch of candidates, in order; may build them in parallel.
         options: When the search stops, and the number of candidates to measure at a time.
-        known_cost_of: Cost that is known without measuring, or None; asked once.
-        key_of: Candidates with equal keys cost the same, so that one of them is measured for all; None tells that
-            all differ.
+        known_cost_of: Cost that is known without measuring, or None; called once.
+        key_of: Candidates with equal keys cost the same, so that one of them is measured for all; None if all differ.
         proof_bound_of: Seconds that a candidate cannot undercut, for the gap, if ``bound_of`` is not a proof.
         launch_penalty_of: Seconds that each kernel costs beyond its own cost.
         priority_of: Priority of a candidate's target, 0 preferred most.
-        should_stop: Asked before each batch; True ends the search with what is known by then.
+        should_stop: Asked before each batch; True ends the search with the costs known by then.
         graph: The data flow between nodes, if candidates may break the admission rule. None trusts the rule.
     """
     problem = Problem(n, candidates, priority_of)
@@ -96,7 +95,7 @@ def lazy_shortest_path(
 
 
 class LazySearch(Generic[C]):
-    """State of one lazy search: what was measured, and the statistics. Another search of paths overrides ``find``.
+    """State of one lazy search: the measured costs, and the statistics. Another search of paths overrides ``find``.
 
     Attributes:
         flow: The data flow, if covers have to be checked against it.
@@ -139,7 +138,7 @@ class LazySearch(Generic[C]):
     def begin(
         self, launch_penalty_of: Callable[[C], float] | None, known_cost_of: Callable[[C], CostLike | None] | None
     ) -> None:
-        """Asks for what is known before anything is measured."""
+        """Take over known costs before anything is measured."""
         for index, candidate in enumerate(self.problem.candidates):
             if launch_penalty_of is not None:
                 self.penalties[index] = launch_penalty_of(candidate)
@@ -157,7 +156,7 @@ class LazySearch(Generic[C]):
         self.ranks[index] = int(cost.unknown_rank) + self.problem.priorities[index] if cost.is_unknown else 0
 
     def run(self, proof_bound_of: Callable[[C], float] | None) -> SearchResult[C]:
-        """Search and measure in turns until the best path is measured through, or something ends it."""
+        """Search and measure in turns until the best path is completely measured, or a limit is reached."""
         if self.options.bounds_are_proofs:
             proof_bound_of = self.bound_of
         for charge in (0.0,) if self.options.bounds_are_proofs else self.options.charges:
@@ -187,14 +186,14 @@ class LazySearch(Generic[C]):
         return np.where(self.is_known, self.seconds, self.hoped + self.charge_s)
 
     def _hoped_for_s(self) -> float:
-        """Seconds of the best path if every hope came true."""
+        """Seconds of the best path under optimistic costs."""
         self.charge_s = 0.0
         bounds = self._bounds()
         found, _ = self._plan(bounds)
         return float((bounds + self.penalties)[list(found.paths[0].candidates)].sum()) if found.paths else 0.0
 
     def _ask(self, bound_of: Callable[[C], float] | None) -> Floats:
-        """Bounds of what is not known."""
+        """Lower bounds of unknown costs."""
         seconds = np.zeros(len(self.keys))
         for index in np.flatnonzero(~self.is_known).tolist() if bound_of else ():
             bound = bound_of(self.problem.candidates[index]) if bound_of else 0.0

@@ -1,10 +1,10 @@
 """The search for covers whose kernels overlap: which kernels, and on which device, so that the last one ends first.
 
-`placed_shortest_path` adds kernels up, as if one ran after the other. Where devices work at once, branches that do not
-wait for each other may share them, and what counts is when the last kernel ends. No sum tells that, so no label can be
+`placed_shortest_path` adds kernels up, as if one ran after the other. If devices work at once, independent branches may
+run at the same time. Then the end of the last kernel counts. This is not a sum, so no label can be
 dropped for another of equal covered set. Covers are put together by a beam instead: of those that cover as far, the few go on
-that promise to end first. What they promise is the later of two: when their busiest device is free, and when all devices
-would be if they shared all the work that is at least left. Finished covers are timed as the runtime would run them.
+that promise to end first. The bound of a label is the later of two times: the end of its busiest device, and the end of
+all devices if they shared the least remaining work. Finished covers are timed as the runtime would run them.
 
 What a first, narrow beam finds says how much work a better cover may do in all, which leaves few candidates; where the
 second beam then never has to leave out a label, its best cover is the best there is.
@@ -39,10 +39,10 @@ _MOST_EXPANSIONS = 30_000
 """Labels tried by each beam, roughly: about a second."""
 _ROUNDING = 1e-9
 _NEAR = 32
-"""Of large problems, so many candidates for each node are looked at: those with which the sum of all work is least."""
+"""Most candidates for each node in large problems: those with the least sum of all work."""
 
 Arrivals = dict[int, tuple[int, float]]
-"""Of every value that was made and is still to be read, by its number: the device, and the time."""
+"""For each value that is made and still has readers, by its number: the device, and the time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,14 +50,14 @@ class _Label:
     """A cover as far as it goes.
 
     Attributes:
-        slack: What it and the least way on weigh beyond the bound of all covers.
+        slack: Weight of this cover, with the least weight of the rest, beyond the bound of all covers.
         above: Covered nodes from the least uncovered one on.
         free_s: When each device is free, [devices].
         loads_s: Seconds that each device works, [devices].
         made: Values that are still to be read.
-        copies: How many values it moves.
-        candidate: What was chosen last.
-        before: What it was added to.
+        copies: Number of values that it copies.
+        candidate: The candidate that was chosen last.
+        before: The label that this candidate was added to.
     """
 
     slack: int
@@ -89,10 +89,10 @@ def overlapping_covers(
         n: Number of nodes.
         candidates: The candidate kernels, once for each device that may run them; each satisfies the admission rule.
         cost_of: Cost of each there. One that is not known, or invalid, is never taken.
-        k: How many covers, at most.
+        k: Most covers to return.
         transfers: All that the nodes hand to each other.
         launch_penalty_of: Seconds that each kernel costs beyond its own cost.
-        most_expansions: How many labels each beam may try, roughly.
+        most_expansions: Approximate limit of the labels that each beam tries.
 
     Returns:
         None at all where candidates do not cover all nodes.
@@ -133,7 +133,7 @@ def overlapping_covers(
 def _cheapest(
     candidates: Sequence[P], cost_of: CostOf[P], launch_penalty_of: Callable[[P], float] | None
 ) -> tuple[list[P], list[float]]:
-    """Of the candidates with the same nodes on the same device the cheapest, with its seconds: nothing else differs."""
+    """The cheapest candidate for each set of nodes and device, with its seconds, since such candidates differ in nothing else."""
     best: dict[tuple[int, int], tuple[float, P]] = {}
     for candidate in candidates:
         cost = Cost.of(cost_of(candidate))
@@ -150,7 +150,7 @@ class _Beam(Generic[P]):
     """Covers put together from the least node on, a few of them at a time.
 
     Attributes:
-        is_cut: True if the last search left out labels that a best cover may come of.
+        is_cut: True if the last search left out labels that may lead to a best cover.
         states: Labels that went on.
         transitions: Labels that were tried.
     """
@@ -233,7 +233,7 @@ class _Beam(Generic[P]):
         return max(shared_s, *label.free_s), label.slack, label.copies
 
     def _after(self, label: _Label, candidate: int, bits: int, slack: int, covered: int) -> _Label | None:
-        """The label that one more kernel leads to; None if it cannot run there, or no better cover can come of it."""
+        """The label that one more kernel leads to; None if it cannot run there, or cannot lead to a better cover."""
         device = self._problem.candidates[candidate].device
         loads_s = list(label.loads_s)
         loads_s[device] += self._seconds[candidate]

@@ -5,7 +5,7 @@ copied there, once for each destination. So a label here is a covered set togeth
 **whereabouts** of the values that still matter: for each, where it lies, and where it is, or will have to be, copied to.
 
 Of two labels of equal covered set, the dearer one is dropped if paying for every copy that only it has would still leave
-the other one no dearer, whatever comes; nothing else is, so the search stays exact. Where copies cost nothing, one label
+the other one no dearer, whatever comes; nothing else is, so the search stays exact. If copies cost nothing, one label
 is left of each covered set, and this is the plain search.
 """
 
@@ -55,7 +55,7 @@ def placed_shortest_path(
         n: Number of nodes.
         candidates: The candidate kernels, once for each device that may run them.
         cost_of: Cost of each there.
-        transfers: What the nodes hand to each other. Values that cost nothing to copy anywhere may be left out.
+        transfers: Values that go from node to node. Values that cost nothing to copy anywhere may be left out.
         launch_penalty_of: Seconds that each kernel costs beyond its own cost.
         priority_of: Priority of a candidate's target, 0 preferred most.
         max_states: Cap on labels settled; where it is hit, a good cover comes back that is not proved optimal.
@@ -86,10 +86,10 @@ def lazy_placed_path(
     priority_of: Callable[[P], int] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> SearchResult[P]:
-    """The cheapest cover by candidates on devices, measuring only what may lie on it.
+    """The cheapest cover by candidates on devices, measuring only candidates that may be part of it.
 
-    The arguments are those of `lazy_shortest_path`, and the transfers of `placed_shortest_path`. Copies are not measured
-    here: they cost what the transfers say.
+    The arguments are those of `lazy_shortest_path`, and the transfers of `placed_shortest_path`. Copies are not
+    measured here: transfers state their cost.
     """
     problem = Problem(n, candidates, _with_devices(candidates, priority_of))
     search = _LazyPlacedSearch(problem, bound_of, measure, options or LazyOptions(), key_of, should_stop)
@@ -99,7 +99,7 @@ def lazy_placed_path(
 
 
 def _with_devices(candidates: Sequence[P], priority_of: Callable[[P], int] | None) -> Callable[[P], int]:
-    """Priorities by target first, then by device."""
+    """Return the priorities of candidates: by target first, then by device."""
     devices = 1 + max((c.device for c in candidates), default=0)
     return lambda candidate: (priority_of(candidate) if priority_of else 0) * devices + candidate.device
 

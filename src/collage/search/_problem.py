@@ -1,4 +1,4 @@
-"""The search problem, prepared once: what each candidate covers, and which candidates a state has to try.
+"""The search problem, prepared once: the nodes that each candidate covers, and the candidates that a state has to try.
 
 Nodes and candidates stay the same while a lazy search learns costs, so everything that depends on them alone is
 computed here, as arrays. Costs are in ``_weights``.
@@ -45,7 +45,7 @@ class Problem(Generic[C]):
     """Nodes and candidates of one search.
 
     Candidates for several targets share a set of nodes. The **head** of such a set is the range of nodes that it
-    covers without a gap from its least node on; what it covers beyond that is its **rest**.
+    covers without a gap from its least node on; the nodes beyond that are its **rest**.
 
     Attributes:
         n: Number of nodes.
@@ -55,7 +55,7 @@ class Problem(Generic[C]):
         first: Least node of each candidate, [candidates].
         head_stop: First node after the head of each candidate, [candidates].
         by_head: Indices of the candidates by ``first``, then ``head_stop``, [candidates].
-        shapes: For each candidate its bits from its least node on, ``head_stop``, and its rest from there on.
+        shapes: Form of each candidate: its bits from its least node on, ``head_stop``, and its rest from there on.
     """
 
     def __init__(self, n: int, candidates: Sequence[C], priority_of: Callable[[C], int] | None = None) -> None:
@@ -106,7 +106,7 @@ class Problem(Generic[C]):
         return self.by_head[self._first_offsets[node] : self._first_offsets[node + 1]]
 
     def rest_totals(self, per_node: Ints) -> Ints:
-        """For each candidate the sum of a per-node number over its rest, [candidates]."""
+        """Sum of a per-node number over the rest of each candidate, [candidates]."""
         totals = np.zeros(len(self._set_first), dtype=np.int64)
         if len(self._with_rest):
             prefix = np.concatenate([[0], np.cumsum(per_node)])
@@ -116,15 +116,15 @@ class Problem(Generic[C]):
         return totals[self.set_of]
 
     def least_of_sets(self, costs: Array) -> Array:
-        """For each set of nodes the least cost of its candidates, [sets]."""
+        """Least cost of the candidates of each set of nodes, [sets]."""
         return np.minimum.reduceat(costs[self._by_set], self._set_offsets)
 
     def cheapest_twin(self, costs: Ints) -> Ints:
-        """For each candidate the least cost of those with the same nodes, [candidates]."""
+        """Least cost of all candidates with the same nodes, for each candidate, [candidates]."""
         return self.least_of_sets(costs)[self.set_of]
 
     def small_holders(self, most_nodes: int, among: Bools) -> list[Ints]:
-        """For each node those of some sets, [sets], that have at most so many nodes and hold it."""
+        """For each node, the selected sets, [sets], that hold it and have at most the given number of nodes."""
         owners, starts, stops = self._runs_of_sets()
         sizes = np.zeros(len(self._set_first), dtype=np.int64)
         np.add.at(sizes, owners, stops - starts)
@@ -137,7 +137,7 @@ class Problem(Generic[C]):
         return np.split(holders, np.searchsorted(nodes[by_node], np.arange(1, self.n)))
 
     def dearest(self, costs: Floats) -> Floats:
-        """For each node the largest cost of the candidates whose least node it is, 0 where there is none, [nodes]."""
+        """Largest cost of the candidates that begin at each node, 0 if there is none, [nodes]."""
         result = np.zeros(self.n)
         np.maximum.at(result, self.first, costs)
         return result

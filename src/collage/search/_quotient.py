@@ -11,7 +11,7 @@ __all__ = ["find_cycle", "kernel_successors"]
 
 
 def kernel_successors(graph: DependencyGraph, kernels: Sequence[int]) -> list[set[int]]:
-    """For each kernel, given as the bits of its nodes, the other kernels that consume its results."""
+    """Return the other kernels that consume the results of each kernel. Kernels are bits of their nodes."""
     owner = {node: index for index, bits in enumerate(kernels) for node in iterate_bits(bits)}
     return [
         {owner[after] for node in iterate_bits(bits) for after in graph.consumers(node) if after in owner} - {index}

@@ -50,7 +50,7 @@ class RefiningStrategy(Protocol):
         """Return covers for the final comparison, the most promising first.
 
         Args:
-            problem: What was searched.
+            problem: The problem of the first phase.
             costs: The known facts about candidates. Covers may hold such as were not measured.
             seeds: The best covers of the first phase, the cheapest first.
             timer: Times covers.

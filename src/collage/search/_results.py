@@ -1,4 +1,4 @@
-"""Between the caller's terms and those of a search: costs become weights, and what was found becomes a partitioning."""
+"""Conversion for a search: the caller's costs become weights, and covers become partitionings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """When a placed cover ends: kernels of different devices run at once, as the runtime runs them.
 
 A device takes its kernels in the order in which they become ready, one after the other. A kernel is ready when all that it
-reads has been made, and has arrived on its device; what several kernels read there travels once.
+reads has been made, and has arrived on its device; a value that several kernels read there is copied once.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["makespan_s"]
 
 
 def makespan_s(kernels: Sequence[tuple[int, int]], seconds: Sequence[float], transfers: Sequence[Transfer]) -> float:
-    """Seconds until the last kernel of a placed cover has ended, and what it makes is delivered.
+    """Seconds until the last kernel of a placed cover has ended, and its outputs are delivered.
 
     Args:
         kernels: The nodes of each kernel, as bits, and its device.
-        seconds: What each takes.
+        seconds: Seconds of each kernel.
         transfers: The values that nodes hand to each other, all of them, since a reader waits for each.
 
     Returns:

@@ -21,7 +21,7 @@ __all__ = ["ExhaustiveStrategy", "LazyStrategy", "WideStrategy"]
 
 _CHARGES = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0)
 """Plans of few new kernels are looked for first, see ``LazyOptions``. Found by searching simulated costs of real models:
-with the same number of measurements these lose a third of what a search without charges loses.
+with the same number of measurements, the loss is a third of that of a search without charges.
 """
 
 
@@ -62,12 +62,12 @@ class LazyStrategy:
 
 
 class ExhaustiveStrategy(LazyStrategy):
-    """Measure every candidate, then take the best cover. What a lazy search asks for comes first, in case of a limit."""
+    """Measure every candidate, then take the best cover. Candidates of a lazy search come first, in case of a limit."""
 
     name = "exhaustive"
 
     def run(self, problem: SearchProblem[C], costs: CostSource[C], limits: SearchLimits) -> SearchResult[C]:
-        """Search lazily, measure what is left, and search again with all costs known."""
+        """Search lazily, measure the remaining candidates, and search again with all costs known."""
         unknown = _unknown(problem, costs)
         first = super().run(problem, costs, limits)
         others = measure_all(problem, costs, limits)

@@ -1,4 +1,4 @@
-"""The contract between a search strategy and its caller, and what the caller checks of a result.
+"""The contract between a search strategy and its caller, and the caller's checks of a result.
 
 A strategy is given a problem, a source of costs, and limits. It decides which candidates are worth measuring, and returns the
 best cover whose kernels are measured. Strategies are found by name, see ``_registry``.
@@ -85,11 +85,11 @@ class CostSource(Protocol[D]):
 
 
 class SearchLimits(Protocol):
-    """Limits of one search. The caller counts what is used, and each property is what is left at the moment."""
+    """Limits of one search. The caller counts the use, and each property is the remaining amount at the moment."""
 
     @property
     def proves(self) -> bool:
-        """True if the search shall go on until no other cover can cost less."""
+        """True if the search has to continue until no other cover can cost less."""
         ...
 
     @property
@@ -147,7 +147,7 @@ def run_strategy(
 
 
 def why_no_cover(problem: SearchProblem[Any], cover: Sequence[Candidate]) -> str | None:
-    """Return the reason why candidates are not a cover that can be run, as far as the data flow tells; or None."""
+    """Return the reason why the data flow does not permit candidates as a cover; None if it does."""
     proposed, covered = set(problem.candidates), 0
     for candidate in cover:
         if candidate not in proposed:
@@ -163,7 +163,7 @@ def why_no_cover(problem: SearchProblem[Any], cover: Sequence[Candidate]) -> str
 
 
 def why_wrong(problem: SearchProblem[Any], costs: CostSource[Any], found: Partitioning[Any]) -> str | None:
-    """Return the reason why a partitioning is none, or does not cost what it says; or None."""
+    """Return the reason why a partitioning is not valid, or has another cost than it states; None if it is right."""
     if (reason := why_no_cover(problem, found.candidates)) is not None:
         return reason
     for candidate in found.candidates:
@@ -180,7 +180,7 @@ def why_wrong(problem: SearchProblem[Any], costs: CostSource[Any], found: Partit
 def result_of_cover(
     cover: Sequence[C], problem: SearchProblem[C], costs: CostSource[C], stopped_by: str = "finished"
 ) -> SearchResult[C]:
-    """Return the result for a cover of measured candidates, of which nothing is proved.
+    """Return the result for a cover of measured candidates, without a proof of optimality.
 
     Its cost is the sum of the candidates' costs, their launch penalties, and the copies between devices, if there are any.
     """

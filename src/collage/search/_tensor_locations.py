@@ -1,7 +1,7 @@
-"""Whereabouts: where values lie while a cover is put together, and what bringing them to their readers costs.
+"""Whereabouts: the devices of values while a cover is built, and the cost of copies to their readers.
 
-A kernel may be chosen before one that feeds it; what it reads then has no home yet, and the copy is paid for when it
-gets one. What a cover costs does not depend on the order in which its kernels are chosen.
+A kernel may be chosen before the producer of its inputs. Such an input has no home yet, and its copy is paid for when
+it gets one. The cost of a cover does not depend on the order in which its kernels are chosen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Where = tuple[int, int]
 """The home of a value, and the devices that it is copied to, as bits."""
 
 TensorLocations = tuple[tuple[int, Where], ...]
-"""Of every value that still matters, by its number."""
+"""The location of each value that still matters, by its number."""
 
 
 class CopyPlan:
@@ -46,7 +46,7 @@ class CopyPlan:
         self._excess = lru_cache(maxsize=1 << 16)(self._find_excess)
 
     def at_first(self) -> int:
-        """Weight of what has to be copied however kernels are placed: inputs that are outputs somewhere else."""
+        """Weight of copies that every placement needs: inputs that are outputs somewhere else."""
         owed = 0
         for number, home in enumerate(self._homes):
             if home != _NOWHERE:
@@ -61,13 +61,13 @@ class CopyPlan:
         """Places a kernel.
 
         Args:
-            whereabouts: Of values, before.
+            whereabouts: Locations of values before this choice.
             bits: The kernel's nodes.
             device: The device that it runs on.
             covered: The covered set with it.
 
         Returns:
-            The weight of the copies that it causes, and the whereabouts after; None where a copy is impossible.
+            The weight of the copies that it causes, and the whereabouts after; None if a copy is impossible.
         """
         made, read = self._border(bits)
         if not made and not read:
@@ -96,7 +96,7 @@ class CopyPlan:
         return owed, tuple(left)
 
     def excess(self, mine: TensorLocations, others: TensorLocations) -> int | None:
-        """The most by which one label may have to pay more than another from here on; None where there removes the limit."""
+        """The most by which one label may have to pay more than another from here on; None if there removes the limit."""
         if mine == others:
             return 0
         total, theirs = 0, dict(others)
@@ -130,7 +130,7 @@ class CopyPlan:
         return total
 
     def _price_of(self, number: int, home: int, wanted: int) -> int | None:
-        """Weight of the copies of a value from its home to some devices; None where one is impossible."""
+        """Weight of the copies of a value from its home to some devices; None if one is impossible."""
         prices = [self._prices[number][home][place] for place in iterate_bits(wanted) if place != home]
         return None if None in prices else sum(price for price in prices if price is not None)
 

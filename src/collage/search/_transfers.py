@@ -1,4 +1,4 @@
-"""Candidates on devices, and what is handed from one to another."""
+"""Candidates on devices, and the values that pass between them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Transfer:
         producer: The node that makes it; None for an input of the model.
         readers: The nodes that read it. For each the device on which it reads, or None for that on which it runs; a kernel
             reads where it runs, unless all of its nodes that read the value do so elsewhere.
-        copy_s: Seconds of a copy by source and destination; infinite where there is no way.
-        home: Where an input of the model lies.
+        copy_s: Seconds of a copy by source and destination; infinite if there is no way.
+        home: Device of an input of the model.
         delivered: Devices on which it has to be in the end.
     """
 
@@ -49,7 +49,7 @@ def copies_of(kernels: Sequence[tuple[int, int]], transfers: Sequence[Transfer])
 
     Args:
         kernels: The nodes of each kernel, as bits, and its device.
-        transfers: What the nodes hand to each other.
+        transfers: Values that go from node to node.
     """
     kernel_of = {node: i for i, (bits, _) in enumerate(kernels) for node in iterate_bits(bits)}
     device_of = {node: kernels[i][1] for node, i in kernel_of.items()}

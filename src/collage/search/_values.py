@@ -63,11 +63,11 @@ class SearchStatistics:
         states: Covered sets settled, over all rounds.
         transitions: Candidates applied to a settled covered set, over all rounds.
         wall_s: Seconds from call to return, without those that the caller's own functions took to measure.
-        rounds: Times the best path was searched anew; 1 unless the search is lazy.
+        rounds: Times the best path was searched again; 1 unless the search is lazy.
         replan_max_s: Longest of those rounds.
         measured: Candidates whose cost became known by measuring in this search.
-        measured_keys: Distinct keys among them: what was really built and timed.
-        caps: Names of the limits that were hit, such as ``states``; empty where none was.
+        measured_keys: Distinct keys among them: the kernels that were really built and timed.
+        caps: Names of the limits that were hit, such as ``states``; empty if none was.
     """
 
     candidates: int
@@ -103,7 +103,7 @@ class Partitioning(Generic[C]):
 
     @property
     def gap(self) -> float:
-        """Fraction of this cost that a better cover could save at most; 0 where it is optimal."""
+        """Fraction of this cost that a better cover could save at most; 0 if it is optimal."""
         if self.optimal or self.cost <= self.lower_bound:
             return 0.0
         if not self.cost.is_known or self.cost.seconds == 0:

@@ -32,13 +32,13 @@ class Weights:
 
     Args:
         problem: The problem.
-        seconds: Seconds of each candidate with its launch penalty, [candidates]; infinite where it is invalid.
+        seconds: Seconds of each candidate with its launch penalty, [candidates]; infinite if it is invalid.
         ranks: Priority rank of each candidate whose cost is unknown, else 0, [candidates].
 
     Attributes:
         valid: For each candidate, True if it is not invalid, [candidates].
         coarse: Coarse weights, [candidates]; those of invalid candidates are above any sum.
-        coarse_shift: How many binary digits coarse weights lack at the low end.
+        coarse_shift: Number of low binary digits that coarse weights lack.
     """
 
     def __init__(self, problem: Problem[Any], seconds: Floats, ranks: Ints) -> None:
@@ -78,7 +78,7 @@ class Weights:
         return Cost.sum(Cost(int(self._ranks[i]), float(self._seconds[i])) for i in candidates)
 
     def cost_of_weight(self, weight: int) -> Cost:
-        """The cost that a sum of weights stands for."""
+        """The cost that a sum of weights represents."""
         units = weight >> (self._priority_bits + self._kernel_bits)
         rank = units >> self._unit_bits if self._unit_bits else 0
         return Cost(rank, (units - (rank << self._unit_bits)) / _UNITS_PER_SECOND)

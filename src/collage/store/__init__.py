@@ -1,6 +1,6 @@
 """The store: files at URLs, and a content-addressed folder of artefacts, here or on an object store.
 
-Nothing here knows what an artefact is. ``collage.runtime`` verifies what it writes and what it reads.
+This package does not depend on the format of artefacts. ``collage.runtime`` verifies what it writes and what it reads.
 """
 
 from collage.store._objects import Collected, Problem, Store, StoredName, default_root

@@ -7,7 +7,8 @@
         names/resnet50.json           the name of an artefact, and the SHA-256 of its tree
 
 A tree is an object too. It lists the files of an artefact by their names, digests and sizes. Its digest is that of the whole
-artefact: two artefacts have one digest if and only if they hold the same bytes. What was stored never changes, names do.
+artefact: two artefacts have one digest if and only if they hold the same bytes. A stored object never changes; a name
+may refer to another object later.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class Store:
         return self._shown
 
     def put(self, files: Mapping[str, Path], name: str) -> str:
-        """Store files under a name. The name is written last, so that readers see all of them or what was there before.
+        """Store files under a name. The name is written last, so that readers see either all new files or the old state.
 
         Args:
             files: The files by the names that they are to have, without folders.
@@ -250,7 +251,7 @@ class Store:
             self.place.remove(self._name_path(name))
 
     def verify(self) -> Iterator[Problem]:
-        """Read everything, and give what is damaged or missing."""
+        """Verify every object, and return the damaged or missing ones."""
         with telling("read", self._shown):
             damaged = set()
             for path, digest in self._objects():
@@ -275,7 +276,7 @@ class Store:
             dry_run: Remove nothing.
 
         Raises:
-            ArtefactError: A name or a tree is damaged, so that it cannot be known what it refers to. Nothing is removed.
+            ArtefactError: A name or a tree is damaged, so the objects that it refers to are not known. Nothing is removed.
         """
         found = [*self._objects(), *((path, "") for path in self._drafts())]
         used = self._used()

@@ -51,7 +51,7 @@ def shown(place: str | Path) -> str:
 
 @contextmanager
 def telling(action: str, url: str) -> Iterator[None]:
-    """Turn what a file system raises into one sentence for the user.
+    """Turn an error of the file system into one sentence for the user.
 
     Raises:
         UsageError: The action failed.
@@ -131,7 +131,7 @@ class FileSystem:
             self._fs.rm_file(path)
 
     def write(self, source: Path, path: str) -> None:
-        """Write a file so that readers see it whole, or see what was there before."""
+        """Write a file so that readers see either the whole new file or the old one."""
         if self._is_whole:
             self._fs.put_file(str(source), path)
             return

@@ -17,12 +17,12 @@ _FILE = "artefact"
 
 
 def stored_name(url: str) -> str | None:
-    """Return what a URL names in the content-addressed store, None if it is another URL."""
+    """Return the object that a URL names in the content-addressed store; None if it is another kind of URL."""
     return url.removeprefix(f"{STORE}://") if url.startswith(f"{STORE}://") else None
 
 
 def download(url: str, folder: Path) -> Path | None:
-    """Download what is at a URL into an empty folder.
+    """Download the artefact at a URL into an empty folder.
 
     Returns:
         The file. None if the URL names an artefact of the store, whose files are then in the folder.

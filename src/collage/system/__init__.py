@@ -1,3 +1,3 @@
-"""Facts about this computer: its processors and memory, what control groups leave of them, folders for scratch files."""
+"""Facts about this computer: its processors and memory, the limits of control groups, folders for scratch files."""
 
 __all__: list[str] = []

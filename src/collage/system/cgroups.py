@@ -20,8 +20,8 @@ def processor_quota(mount: Path = _MOUNT, own: Path = _OWN) -> float | None:
     """Return the processors' time that this process and its neighbours in a group may take, by version 1 or 2 of groups.
 
     Args:
-        mount: Where the groups are.
-        own: Which of them this process is in; the root of what is mounted where it does not say, as in a container.
+        mount: Folder at which the groups are mounted.
+        own: File that names the groups of this process. If it names none, as in a container, the root of the mount counts.
 
     Returns:
         The least of the limits of its group and of those around it; None if there is none.
@@ -30,12 +30,12 @@ def processor_quota(mount: Path = _MOUNT, own: Path = _OWN) -> float | None:
 
 
 def free_in_groups_bytes(mount: Path = _MOUNT, own: Path = _OWN) -> int | None:
-    """Memory that the groups of this process leave; None where they set no limit. Arguments as of ``processor_quota``."""
+    """Memory that the groups of this process leave; None if they set no limit. Arguments as of ``processor_quota``."""
     return _least(_free_bytes, _groups(_MEMORY, mount, own))
 
 
 def limit_of_groups_bytes(mount: Path = _MOUNT, own: Path = _OWN) -> int | None:
-    """Memory that the groups of this process may take; None where they set no limit. Arguments as of ``processor_quota``."""
+    """Memory that the groups of this process may take; None if they set no limit. Arguments as of ``processor_quota``."""
     return _least(_limit_bytes, _groups(_MEMORY, mount, own))
 
 

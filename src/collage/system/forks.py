@@ -1,4 +1,4 @@
-"""Forks of this process: what they cannot use is kept, and not ended there.
+"""Forks of this process: objects that a fork cannot use are kept there, and not closed.
 
 A fork has no other threads, but what they had locked stays locked. Threads of libraries hold locks of their own for moments
 after a run, as they go to sleep. TBB's do, and a fork of such a moment waits for ever. So a fork waits until they sleep.
@@ -32,7 +32,7 @@ def around_forks(before: Callable[[], None], after: Callable[[], None]) -> None:
 
 
 def wait_for_sleep(limit_s: float) -> bool:
-    """Wait until no other thread of this process runs, at two looks, or time is up.
+    """Wait until two checks in a row find no other running thread in this process, or until time is up.
 
     Threads of Python wait for its lock while this looks. So threads that still run are those of libraries.
 

@@ -139,7 +139,7 @@ def _core_of(number: int, topology: Path) -> tuple[str, ...]:
 
 
 def _cpuinfo() -> dict[str, str]:
-    """The first processor's entry in /proc/cpuinfo; empty where there is none."""
+    """The first processor's entry in /proc/cpuinfo; empty if there is none."""
     if not _CPUINFO.exists():
         return {}
     first = _CPUINFO.read_text().split("\n\n", 1)[0]
@@ -154,7 +154,7 @@ def usable_memory_bytes() -> int:
 
 
 def free_memory_bytes(meminfo: Path = _MEMINFO) -> int:
-    """Memory that may still be taken, by a container's limit too; 0 where the system does not tell."""
+    """Memory that may still be taken, by a container's limit too; 0 if the system does not tell."""
     try:
         lines = meminfo.read_text().splitlines()
         (free,) = (int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))

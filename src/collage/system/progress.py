@@ -22,7 +22,7 @@ __all__ = ["Progress", "ProgressEvent", "is_notebook", "shown"]
 _LOGGER = logging.getLogger("collage.progress")
 _PLAIN_EVERY_S = 2.0
 _SHARE_OF_MEASURING = 0.95
-"""The share of a time budget after which nothing is measured any more: what is left writes the report and the artefact."""
+"""Share of a time budget after which measuring stops. The rest is for writing the report and the artefact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ class ProgressEvent:
 
 
 class Progress:
-    """Tells a callback and the log what is going on; a call takes a line of text.
+    """Reports progress to a callback and the log; a call takes a line of text.
 
     Args:
-        callback: Called with every event; None if only the log is told.
+        callback: Called with every event; None for the log only.
         phases: Titles of the phases.
         budget_s: The time budget, if there is one.
 

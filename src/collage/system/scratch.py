@@ -31,7 +31,7 @@ _GRACE_S = 60.0
 class _Hold(NamedTuple):
     """The process that made a folder, and the descriptor that holds its lock, if the system knows such locks.
 
-    The system lets go of a lock whatever ends the process.
+    The system releases the lock whenever the process ends.
     """
 
     process: int
@@ -62,7 +62,7 @@ def scratch() -> Iterator[Path]:
 
 
 def make_scratch() -> Path:
-    """Make a folder of this process's own, until ``remove_scratch``; what killed processes left behind is removed first.
+    """Make a folder for this process, until ``remove_scratch``. Folders of killed processes are removed first.
 
     Raises:
         UsageError: There is no folder for temporary files, or nothing can be written to it.
@@ -82,7 +82,7 @@ def make_scratch() -> Path:
 
 
 def remove_scratch(folder: Path) -> None:
-    """Remove a folder that ``make_scratch`` made; a fork of its maker leaves it to that."""
+    """Remove a folder that ``make_scratch`` made. In a fork do nothing: the process that made the folder removes it."""
     hold = _held.pop(folder, None)
     if hold is None:
         return

@@ -1,4 +1,4 @@
-"""Files that claim to be larger than what was written to them."""
+"""Sparse files: files that are larger than the data written to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 __all__ = ["has_large_holes"]
 
 _MOST_HOLE_BYTES = 2**28
-"""Weights have pages of zeros, and tools that copy files may leave those out, but not so many."""
+"""Files with more bytes of holes are refused. Smaller holes come from tools that skip pages of zeros."""
 
 
 def has_large_holes(descriptor: int) -> bool:

@@ -29,7 +29,7 @@ def build_with_bodies(
     Args:
         model: The model.
         aliases: The targets that kernels in bodies are for, in turns. Other kernels are the host's.
-        toolchains: Where toolchains are found.
+        toolchains: The registry in which toolchains are looked up.
         largest: The most operators of a kernel in a body.
     """
     available = toolchains or registry()

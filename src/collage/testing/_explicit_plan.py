@@ -37,11 +37,17 @@ def executable_of(
         parts: Disjoint parts that cover the prepared model. A target alone gets the whole model as one kernel.
         threads: Threads of each kernel, 0 for as many as there are processors.
         contexts: Runs that may go on at the same time, None for the default of ``Executable``.
-        passes: How the model is prepared, see ``parse_pipeline``.
+        passes: The passes that prepare the model, see ``parse_pipeline``.
         toolchains: Registry in which the targets are looked up, the installed toolchains by default.
 
     Returns:
         An executable that owns its workspace. Nothing is measured, and nothing is compared with a reference.
+
+    Raises:
+        ModelError: The model is not valid, or not safe.
+        TargetError: A target is unknown, or cannot be used.
+        PassError: A node is in two parts, or parts feed each other in a circle.
+        ToolchainError: A kernel cannot be compiled.
     """
     available = toolchains or registry()
     workspace = make_scratch()

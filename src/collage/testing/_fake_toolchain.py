@@ -1,4 +1,4 @@
-"""A toolchain that does what it is told, the bad things too: for tests of whatever has to survive toolchains."""
+"""A toolchain that computes rightly or fails on request, for tests of code that must survive faulty toolchains."""
 
 from __future__ import annotations
 
@@ -36,19 +36,20 @@ class FakeToolchain(ToolchainBase):
     """Computes rightly (with ONNX's reference evaluator), and misbehaves on request.
 
     Args:
-        misbehaviour: What goes wrong, and where, as ``WHERE:WHAT``. WHERE is ``import``, ``compile`` or ``run``. WHAT
-            is ``raise``, ``refuse``, ``segfault``, ``abort``, ``exit``, ``hang``, ``children``, ``flood``,
-            ``close``, ``memory``, ``hoarders`` (children that take memory, none of them too much), ``chdir``, ``orphans``
-            (children that outlive their parents, in sessions of their own), ``fork`` (and return in both), ``group``
-            (signals its process group), ``spin`` (keeps a processor busy from then on, in a process of its own), ``delete`` (its
-            own files); for ``run`` also ``nan``, ``shape``, ``wrong``,
-            ``later`` (right once, wrong later), ``tired`` (right three times, NaN later), ``spoil`` (writes over its
-            inputs), ``slow`` (every run slower than the one before), ``stuck`` (wrong at other lengths than those that it
-            meets first), ``choosy`` (refuses them), ``single`` (wrong where there is one of anything), ``rough`` (rounds its
-            inputs, by less than kernels may err), ``zero`` (makes 0 of NaN) and ``black`` (wrong where its first input is all 0).
+        misbehaviour: The fault, and the step that shows it, as ``WHERE:WHAT``. WHERE is ``import``, ``compile`` or
+            ``run``. WHAT is ``raise``, ``refuse``, ``segfault``, ``abort``, ``exit``, ``hang``, ``children``,
+            ``flood``, ``close``, ``memory``, ``hoarders`` (children that take memory, none of them too much),
+            ``chdir``, ``orphans`` (children that outlive their parents, in sessions of their own), ``fork`` (and return
+            in both), ``group`` (signals its process group), ``spin`` (keeps a processor busy from then on, in a process
+            of its own), ``delete`` (its own files); for ``run`` also ``nan``, ``shape``, ``wrong``, ``later`` (right
+            once, wrong later), ``tired`` (right three times, NaN later), ``spoil`` (writes over its inputs), ``slow``
+            (every run slower than the one before), ``stuck`` (wrong at other lengths than those that it meets first),
+            ``choosy`` (refuses them), ``single`` (wrong where there is one of anything), ``rough`` (rounds its inputs,
+            by less than kernels may err), ``zero`` (makes 0 of NaN) and ``black`` (wrong where its first input is all
+            0).
             Empty: nothing.
         seconds: Least time of a run; or of every operator of a kernel by type, the others taking none, and "" of each launch.
-        name: What it is called, so that several may be on one menu.
+        name: Name of the toolchain, so that several may be on one menu.
         per_element_s: Further seconds for each element of a kernel's first input.
     """
 

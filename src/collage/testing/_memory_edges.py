@@ -32,8 +32,8 @@ class Pages:
     """Memory for one array, between two pages without access. It is never given back.
 
     Args:
-        x: What the array is to hold.
-        at_end: True if it ends where the memory ends, whatever that means for its alignment; else it begins where that begins.
+        x: The array to copy into this memory.
+        at_end: True if the array ends at the end of the memory, at any alignment. Otherwise it begins at the beginning.
     """
 
     _kept: ClassVar[list[Pages]] = []
@@ -61,7 +61,7 @@ class Pages:
 
 
 def placed(arrays: Sequence[Tensor], offset: int) -> list[Tensor]:
-    """Copies that begin so many bytes after a line of the cache, or an element's if those are more; one of one array."""
+    """Copies that begin this many bytes after a cache line, or the size of an element if that is more; one copy per array."""
     copies = {id(x): _placed(x, max(offset, x.itemsize) if offset else 0) for x in arrays}
     return [copies[id(x)] for x in arrays]
 
@@ -73,7 +73,7 @@ def _placed(x: Tensor, offset: int) -> Tensor:
 
 
 def _run_at_edges(kernel: Kernel, inputs: Sequence[Tensor]) -> None:
-    """Run a kernel on arrays at both ends of memory, and compare with what it returns for any others.
+    """Run a kernel on arrays at both ends of mapped memory, and compare its outputs with those for other arrays.
 
     Raises:
         AssertionError: It returned something else.

@@ -5,7 +5,7 @@
     class TestMine(ToolchainTestCase):
         toolchain = MyToolchain()
 
-Needs pytest. A toolchain must report correctly what it supports, and compute that rightly.
+Needs pytest. A toolchain must state correctly which operators it supports, and compute these rightly.
 """
 
 from __future__ import annotations
@@ -70,10 +70,9 @@ class ToolchainTestCase:
         takes: Names of the common and dynamic kernels that this toolchain takes, for one of few operators; None is all
             but those that it ``refuses``. One of ``matmul`` and ``elementwise`` is the least.
         refuses: Names of common kernels that this toolchain is known to refuse.
-        differs: Names of edge cases where its answers are known to be its own; they are expected to fail, so that
-            this list stays true.
+        differs: Names of edge cases whose results are known to differ from ONNX. These tests are expected to fail.
         tolerance: Largest error allowed, relative to the largest output.
-        single_threaded: It computes with the thread that calls it alone, whatever number it is given.
+        single_threaded: It computes in the calling thread only, for every number of threads.
     """
 
     toolchain: ClassVar[Toolchain]
@@ -358,7 +357,7 @@ class ToolchainTestCase:
             assert all(0 <= value < 1 for value in seconds.values())
 
     def _assert_at_home_anywhere(self, loaded: Kernel, case: KernelCase) -> None:
-        """Demand right answers wherever inputs lie. Inputs and earlier answers stay as they were."""
+        """Demand right results for inputs at any address. Inputs and earlier results must not change."""
         earlier: list[tuple[Tensor, Tensor]] = []
         for offset in (0, 4, 16, 0):
             inputs = placed(case.inputs, offset)
@@ -417,7 +416,7 @@ class _Guarded:
         self.array: Tensor = self._block[self._MARGIN : -self._MARGIN].view(layout.dtype).reshape(layout.shape)
 
     def spoil(self) -> None:
-        """Fill it with what no kernel returns, so that what is not written shows."""
+        """Fill it with values that no kernel returns, so that elements that are not written show."""
         self._block[:] = 0xA5
 
     @property
@@ -466,7 +465,7 @@ def _reference(model: ir.Model, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _in_child(toolchain: Toolchain, task: Mapping[str, Any], workspace: Path, program: ModuleType) -> dict[str, Any]:
-    """Has a program load and run kernels in a process of its own; what it reports of them."""
+    """Load and run kernels in a new process; return its report about them."""
     kind = type(toolchain)
     (workspace / "task.json").write_text(json.dumps({"toolchain": [kind.__module__, kind.__name__], **task}))
     command = [sys.executable, "-X", "faulthandler", "-m", program.__name__, str(workspace)]

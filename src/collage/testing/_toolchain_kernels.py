@@ -177,7 +177,7 @@ SHARED = (
         [_TWICE, _TWICE],
     ),
 )
-"""Kernels in which operators that may write over what they read, or hand it on, have no right to. Right or refused."""
+"""Kernels in which operators must not write over their inputs or return them, although they otherwise may. Right or refused."""
 
 DYNAMIC = (
     (
@@ -228,10 +228,10 @@ DYNAMIC = (
         [[_numbers(size, 8)] for size in (3, 0, 7)],
     ),
 )
-"""Kernels with symbolic dimensions, and several inputs for each; of no elements they are right or refuse."""
+"""Kernels with symbolic dimensions, and several inputs for each; on empty inputs a kernel is right or refuses."""
 
 SYMBOLIC = frozenset(case.name for case, _ in DYNAMIC)
-"""Their names: what a toolchain for fixed shapes refuses."""
+"""Names of the kernels that a toolchain for fixed shapes refuses."""
 
 EDGES = (
     KernelCase(
@@ -286,7 +286,7 @@ EDGES = (
         [np.array(True), _numbers(3)],
     ),
 )
-"""Kernels at the edges of what tensors can be. A toolchain is right or refuses."""
+"""Kernels with extreme tensors: scalars, empty ones, very long axes. A toolchain is right or refuses."""
 
 DTYPES = (
     KernelCase(

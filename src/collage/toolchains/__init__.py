@@ -20,8 +20,6 @@ from collage.toolchains._contract import (
     AllocatingKernel,
     Availability,
     Compiled,
-    Device,
-    DeviceKernel,
     InPlaceKernel,
     Kernel,
     Layout,
@@ -29,12 +27,12 @@ from collage.toolchains._contract import (
     OptionValues,
     PatternEntry,
     Profiler,
-    Recording,
     Support,
     Toolchain,
     Tuner,
     TuningSession,
 )
+from collage.toolchains._device import Device, DeviceKernel, Recording
 from collage.toolchains._registry import Registry, choose_menu, option_values, registry
 from collage.toolchains._revision import revision_of
 from collage.toolchains.onnxruntime.unoptimised import OriginalSession, UnoptimisedModel

@@ -36,7 +36,7 @@ def availability_for(toolchain: Toolchain, target: Target) -> Availability:
 
 
 def loading_availability_for(toolchain: Toolchain, target: Target) -> Availability:
-    """Return whether a toolchain can load what it compiled elsewhere, which may take less than to compile.
+    """Return the availability of a toolchain for loading compiled kernels, which may need less than compiling.
 
     Without ``loading_availability_of`` it takes as much.
     """
@@ -107,7 +107,7 @@ def written_out(kernel: ir.Model) -> ir.Model:
 class ToolchainBase:
     """A toolchain that decides by trying: no patterns, and no operator refused in advance.
 
-    What it really takes is found by compiling each distinct operator once, in a worker process.
+    The operators that it takes are found by compiling each distinct operator once, in a worker process.
     """
 
     name: str
@@ -123,7 +123,7 @@ class ToolchainBase:
         return self.availability()
 
     def option_values(self, target: Target) -> OptionValues:
-        """Return the values that each option takes. Here any text will do: ``compile`` refuses what it does not know."""
+        """Return the values that each option takes. Here any text is accepted; ``compile`` refuses unknown values."""
         return dict.fromkeys(self.options, ())
 
     def ran_on(self, target: Target) -> str | None:

@@ -1,8 +1,8 @@
 """The contract between Collage and every toolchain, which compiles and runs kernels.
 
 A toolchain turns a kernel (a small, complete ONNX model whose weights are its initializers) into files, and files
-into something that can be called. Collage asks it for nothing else: which sub-graphs become kernels, whether they are
-right, and whether they pay, is decided elsewhere, by measurement.
+into something that can be called. It has no other task. The choice of sub-graphs, checks of results and timing are done
+elsewhere.
 
 Everything here runs in a worker process while tuning (a crash costs one candidate) and in the user's process when an
 artefact runs. ``docs/toolchains.md`` shows how to write one.
@@ -31,15 +31,12 @@ __all__ = [
     "AllocatingKernel",
     "Availability",
     "Compiled",
-    "Device",
-    "DeviceKernel",
     "InPlaceKernel",
     "Kernel",
     "Layout",
     "LoadOptions",
     "PatternEntry",
     "Profiler",
-    "Recording",
     "Support",
     "Toolchain",
     "Tuner",
@@ -67,9 +64,9 @@ class Availability:
         build: Everything that must be equal for timings to be comparable (version, build number, instruction set it chose).
         devices: Names of devices that it can use, for people.
         reason: The reason why it is not available.
-        remedy: What to do about it, such as ``pip install openvino``.
+        remedy: The way to make it available, such as ``pip install openvino``.
         precisions: Values of its target option ``precision`` for coarser types that this machine computes in faster.
-            Such targets join the menu where a user grants an accuracy budget.
+            Such targets join the menu if the user grants an accuracy budget.
     """
 
     available: bool
@@ -100,10 +97,11 @@ class Compiled:
         inputs: Names of the kernel's inputs, in order.
         outputs: Names of the kernel's outputs, in order.
         portable: True if the files are plain ONNX and fit any machine; False for native code and caches.
-        metadata: Whatever the toolchain needs to load it again: JSON values only, and no text that could be a path, since
-            it comes back from artefacts that anybody may have written. Values are told by position: their names may
-            hold slashes. With ``memory_scopes``, such as ``{"inputs": ["global.texture", None], "outputs": [None]}``, a kernel
-            demands arguments, or leaves results, in memories of its device: plans of devices and the runtime see it.
+        metadata: Whatever the toolchain needs to load it again: JSON values only, and no text that could be a path,
+            since it comes back from artefacts that anybody may have written. Values are referred to by position, since
+            names may hold slashes. With ``memory_scopes``, such as ``{"inputs": ["global.texture", None], "outputs":
+            [None]}``, a kernel demands arguments, or leaves results, in memories of its device: plans of devices and
+            the runtime see it.
         parts: Kernels inside, of an operator whose bodies are kernels of their own. Its files are those of its parts too.
 
     Raises:
@@ -150,10 +148,10 @@ class Compiled:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], depth: int = 0) -> Compiled:
-        """Read what ``as_json`` made, before or after JSON; wrong types raise TypeError, absent fields KeyError.
+        """Parse the output of ``as_json``, before or after JSON; wrong types raise TypeError, absent fields KeyError.
 
         Raises:
-            ValueError: It has parts within parts beyond any sense.
+            ValueError: Parts are nested too deeply.
         """
         if depth > _MAX_DEPTH:
             raise ValueError(f"kernels are more than {_MAX_DEPTH} deep within each other")
@@ -192,7 +190,7 @@ def read_names(data: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """The behaviour that is wanted of a kernel in the process that runs it.
+    """Options of a kernel in the process that runs it.
 
     Attributes:
         threads: Number of threads to use; 0 is the toolchain's own default for this machine.
@@ -243,92 +241,15 @@ class Kernel(Protocol):
         ...
 
 
-class Recording(Protocol):
-    """Work that a device does again at one word of the host.
-
-    Attributes:
-        outputs: The tensors that it writes, the same ones each time.
-    """
-
-    outputs: Sequence[Any]
-
-    def replay(self) -> None:
-        """Has the device do all of it; does not wait."""
-        ...
-
-
-class Device(Protocol):
-    """Memory and a queue of work, both apart from the host's. Its tensors speak DLPack and are row-major.
-
-    Attributes:
-        name: Such as ``cuda:0``. Devices of equal name share memory and queue.
-    """
-
-    name: str
-
-    def upload(self, x: Tensor) -> Any:
-        """A tensor with an array's values."""
-        ...
-
-    def fill(self, tensor: Any, x: Any) -> None:
-        """Overwrite a tensor with the values of an array, or of another tensor. Raise if shapes differ."""
-        ...
-
-    def download(self, x: Any) -> Tensor:
-        """An array with a tensor's values, in memory of its own."""
-        ...
-
-    def copy(self, tensor: Any) -> Any:
-        """A tensor with the same values in memory of its own."""
-        ...
-
-    def seconds(self, work: Callable[[], Any]) -> float:
-        """Return the seconds that the device takes for ``work``, by its own clock."""
-        ...
-
-    def evict(self, size_bytes: int) -> None:
-        """Touches as much memory, so that its caches forget what they held."""
-        ...
-
-    def record(self, work: Callable[[], Sequence[Any]]) -> Recording:
-        """Record what ``work`` has the device do. May raise anything: some work cannot be recorded."""
-        ...
-
-
-@runtime_checkable
-class DeviceKernel(Protocol):
-    """A kernel that also takes and returns tensors of a device, so that these need not leave it between two kernels.
-
-    Optional: the runtime asks for it, and calls any other kernel with arrays.
-
-    Attributes:
-        device: The device that it runs on.
-        capturable: True if calls on inputs of equal shapes have the device do the same work, and never wait for it, so
-            that they can be recorded with their neighbours' and replayed.
-    """
-
-    reuses_outputs: bool
-    device: Device
-    capturable: bool
-
-    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Run on arrays; see ``Kernel``."""
-        ...
-
-    def on_device(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Run on tensors of the device, and return such; their work may still be going on."""
-        ...
-
-
 @runtime_checkable
 class AllocatingKernel(Protocol):
-    """A kernel that can tell whether each call allocates all outputs anew.
+    """A kernel that states if each call allocates all outputs again.
 
-    Optional: ``Kernel`` asks for outputs that lie apart from all else, but runtimes pass inputs on, or hand one tensor out
-    twice, and few documents say when. So the runtime looks at every pair of tensors, which takes microseconds.
+    Optional: ``Kernel`` demands that outputs share no memory. But runtimes may return an input, or one tensor twice,
+        and few document this. So the executor compares every pair of tensors, which takes microseconds.
 
     Attributes:
-        allocates_outputs: True where it follows from how the kernel was made, so that the runtime need not look.
+        allocates_outputs: True if this is known from the way the kernel was made, so that the executor need not compare.
     """
 
     reuses_outputs: bool
@@ -359,7 +280,7 @@ class InPlaceKernel(Protocol):
     Optional: the runtime asks for it, and plans buffers for such kernels ahead.
 
     Attributes:
-        layouts: Of each output: known before the first call, and the same for all.
+        layouts: Layout of each output: known before the first call, and the same for all calls.
     """
 
     reuses_outputs: bool
@@ -372,8 +293,8 @@ class InPlaceKernel(Protocol):
     def run_into(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Run the kernel, and write every element of every output.
 
-        Arrays that it was given before, the same objects, may be known to it still, and cost it less; their memory is
-        theirs, but the last ones of each output are not let go before others come.
+        The kernel may remember arrays of earlier calls, so passing the same objects again is cheaper. It keeps a
+        reference to the last array of each output until it gets another one.
 
         Args:
             inputs: As for a call.
@@ -412,8 +333,8 @@ class Toolchain(Protocol):
         name: The ``-compiler`` or ``-libs`` value of its targets.
         targets: Stems of the targets it serves, such as ``llvm -compiler=openvino``; the first is its alias.
         options: Target options that it understands, each with a sentence for people.
-        optimises_whole_graphs: True if it merges operators by itself, so that large regions are worth offering
-            (region fusion); False if it fuses by rule, kernel by kernel.
+        optimises_whole_graphs: True if it fuses operators itself, so that large regions are worth offering (region
+            fusion); False if it fuses by rule, kernel by kernel.
 
     A toolchain may have a method ``option_values(target)`` that returns ``OptionValues``. A target with another value is then
     refused before anything is measured.
@@ -445,7 +366,7 @@ class Toolchain(Protocol):
 
         Args:
             kernel: A complete ONNX model. Its graph's name is unique in the workspace. Large weights are external
-                tensors in a file of the workspace, and may be referred to by what is written.
+                tensors in a file of the workspace, and the written files may refer to it.
             target: One of the toolchain's targets.
             workspace: A folder. Every file written must begin with the kernel's graph name.
 
@@ -483,10 +404,10 @@ class TuningSession:
 class Tuner(Protocol):
     """A toolchain that finds faster code for a kernel by trying.
 
-    Optional. Its targets take the options ``trials`` and ``seed``; such a target is another one than that without, so that
-    timings never mix. Records are texts of the toolchain's own, kept by workload: what it tunes in a kernel, such as one
-    loop nest, under a name that is the same for equal ones in every model. A kernel whose model has the property ``TUNED``
-    is compiled with the records in it.
+    Optional. Its targets take the options ``trials`` and ``seed``; such a target is another one than that without, so
+    that timings never mix. Records are texts in the toolchain's own format, kept by workload. A workload is a part of a
+    kernel that is tuned, such as one loop nest. Its name is the same for equal workloads in every model. A kernel whose
+    model has the property ``TUNED`` is compiled with the records in it.
     """
 
     def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
@@ -500,14 +421,14 @@ class Tuner(Protocol):
     def tune(self, kernel: ir.Model, target: Target, workspace: Path, session: TuningSession) -> Mapping[str, str]:
         """Records of those workloads of a kernel that were tuned before the time was over.
 
-        Each with all its trials. It may return while others are left, and is asked again for these: what it returned is
-        kept by then, and not lost where the tuner is killed.
+        Each with all its trials. It may return before all workloads are tuned, and is then called again. Returned
+        records are kept, even if the tuner is killed later.
 
         Args:
             kernel: As for ``compile``.
-            target: Its options ``trials`` and ``seed`` say how much is tried for each workload, and which.
-            workspace: A folder for what is written meanwhile.
-            session: What may be used.
+            target: Its options ``trials`` and ``seed`` set the number of trials for each workload and the random seed.
+            workspace: A folder for temporary files.
+            session: Time, threads and records that tuning may use.
 
         Raises:
             ToolchainError: Nothing can be tuned.
@@ -517,10 +438,10 @@ class Tuner(Protocol):
 
 @runtime_checkable
 class Profiler(Protocol):
-    """A toolchain that can say where the time goes inside one of its kernels.
+    """A toolchain that can measure the time of each node inside a kernel.
 
-    Optional. Collage takes these figures as a first expectation of what a part of the kernel would cost by itself, so
-    that only promising parts are built and measured. They are never believed without a measurement.
+    Optional. Collage takes these figures as a first expectation of the cost of a part of the kernel alone, so that only
+    promising parts are built and measured. They never replace a measurement.
     """
 
     def profile(

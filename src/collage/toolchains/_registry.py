@@ -26,7 +26,7 @@ _METHODS = {
     "compile": ("kernel", "target", "workspace"),
     "load": ("compiled", "target", "workspace", "options"),
 }
-"""Methods of every toolchain, with what they are called with, by position."""
+"""Methods of every toolchain, with their positional parameters."""
 
 
 class Registry:
@@ -35,8 +35,8 @@ class Registry:
     A toolchain that cannot be imported or made, or whose class breaks the contract, is as good as absent.
 
     Attributes:
-        broken: The reason why a toolchain cannot be used, by name, as far as it was asked for.
-        tracebacks: Where that was found out, by name, for the author of the toolchain.
+        broken: The reason why a toolchain cannot be used, by name, for toolchains that were requested so far.
+        tracebacks: The traceback of each such failure, by name, for the author of the toolchain.
     """
 
     def __init__(self, points: Iterable[EntryPoint] | None = None) -> None:
@@ -122,7 +122,7 @@ class Registry:
 
 
 def option_values(toolchain: Toolchain, target: Target) -> OptionValues:
-    """Return the values that each option of a target takes; any text if its toolchain does not tell.
+    """Return the values that each option of a target takes; no values mean any text.
 
     Raises:
         TargetError: The target makes no sense to its toolchain.
@@ -135,7 +135,7 @@ def _check_contract(toolchain: Any, name: str) -> None:
     """Refuse an object that is not a toolchain, before anything relies on it.
 
     Args:
-        toolchain: What the entry point made.
+        toolchain: The object that the entry point made.
         name: The name of the entry point.
 
     Raises:
@@ -177,7 +177,7 @@ def registry() -> Registry:
 
 
 def choose_menu(targets: Iterable[TargetLike] | None, toolchains: Registry) -> tuple[Target, ...]:
-    """Return the menu: what was asked for, or the CPU targets of every toolchain that wants to be on it unasked.
+    """Return the menu: the requested targets, or the CPU targets of every toolchain that is on the menu by default.
 
     Raises:
         TargetError: An unknown target, or an empty menu.

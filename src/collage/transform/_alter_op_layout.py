@@ -32,8 +32,8 @@ class Layout:
     """The wanted layout of an operator: its replacement, and the permutations of its operands and results.
 
     Attributes:
-        inputs: By index of the operand, the ``perm`` of the Transpose that it goes through; others stay.
-        outputs: By index of the result, the ``perm`` that leads from the old result to the new operator's.
+        inputs: ``perm`` of the Transpose of an operand, by index of the operand; others stay.
+        outputs: ``perm`` from the old result to that of the new operator, by index of the result.
         op_type: The new operator; None for the same.
         domain: Its domain; None for the same.
         attributes: Attributes that differ.
@@ -61,15 +61,15 @@ def register_layout_request(toolchain: str, request: LayoutRequest) -> None:
 
 
 class AlterOpLayout(FunctionPass):
-    """Gives operators the layouts that are asked for, and carries the Transposes between them away.
+    """Gives operators the requested layouts, and moves or cancels the Transposes between them.
 
-    Each altered operator stands between Transposes at first. Those behind it then sink through elementwise operators,
-    and cancel where they meet the opposite one, so that a chain of altered operators has Transposes at its ends only.
+    Each altered operator stands between Transposes at first. Transposes after it then sink through elementwise
+    operators and cancel with opposite ones. So a chain of altered operators has Transposes at its ends only.
     Constants are permuted here and now. Other Transposes of the model, and model-local functions, are not touched.
 
     Args:
-        request: Says which layout a node should have. None asks what the toolchain of the current target registered,
-            with ``register_layout_request`` or as an entry point; without any, nothing is altered.
+        request: Returns the layout that a node should have. None takes the request that the toolchain of the current
+            target registered, with ``register_layout_request`` or as an entry point; without any, nothing is altered.
     """
 
     def __init__(self, request: LayoutRequest | None = None) -> None:
@@ -134,7 +134,7 @@ class _Alteration:
         self.model.opset_imports.setdefault(domain, 1)
 
     def _sink_through(self, node: ir.Node) -> None:
-        """Move the Transposes before an elementwise operator behind it."""
+        """Move the Transposes before an elementwise operator to its output."""
         perms = {perm for value in node.inputs if value is not None and (perm := self._perm_of(value))}
         if len(perms) != 1 or len(node.outputs) != 1 or not _is_elementwise(node):
             return

@@ -26,7 +26,7 @@ def bisect_passes(
         The index of the pass, or None if the property holds after all of them.
 
     Raises:
-        ValueError: The property does not hold to begin with.
+        ValueError: The property does not hold before the first pass.
         PassError: A pass fails on a model for which the property still holds.
     """
     if not holds(model):

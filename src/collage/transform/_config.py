@@ -33,7 +33,13 @@ _OPTIONS: dict[str, ConfigOption] = {}
 
 
 def register_config_option(key: str, type: type, default: Any, doc: str) -> ConfigOption:
-    """Make a key known. The same registration twice is once.
+    """Register a configuration key of passes. The same registration twice has no further effect.
+
+    Args:
+        key: Name of the key, such as ``collage.enable_collage``.
+        type: Python type of its values.
+        default: Value of a context that does not set it; None if there is none.
+        doc: A sentence for people.
 
     Raises:
         ConfigError: The key is known with another type or default, or the default is not of the type.

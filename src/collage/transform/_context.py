@@ -26,9 +26,9 @@ _STACK: ContextVar[tuple[PassContext, ...]] = ContextVar("collage_pass_contexts"
 
 
 class PassInstrument:
-    """Subclass it and override what you need; a context calls its instruments in the order in which it lists them.
+    """Subclass it and override the methods that you need; a context calls its instruments in the order in which it lists them.
 
-    What happens when something raises:
+    If a method raises:
 
     * ``enter_pass_ctx`` of the i-th: ``exit_pass_ctx`` of those before it is called, the context drops all its
       instruments and is not entered;
@@ -70,13 +70,13 @@ class PassContext:
     A context inside another replaces it; nothing is merged. Each thread has a stack of its own, which begins empty;
     tasks of asyncio inherit theirs. One context may be entered several times, also by several threads.
 
-    Whether a pass runs is decided by one rule, for passes that are called and for members of a sequence alike: a
-    disabled pass does not, a required one does, and any other does where ``pass.opt_level <= context.opt_level``.
+    One rule decides if a pass runs, for passes that are called and for members of a sequence alike: a
+    disabled pass does not, a required one does, and any other does if ``pass.opt_level <= context.opt_level``.
 
     Args:
         opt_level: 0 for nothing that is not necessary, up to 3 for everything.
         fallback_device: Device type of nodes that nothing places.
-        required_pass: Names of passes that run whatever their level.
+        required_pass: Names of passes that run regardless of their level.
         disabled_pass: Names of passes that never run.
         config: Values of registered keys.
         instruments: Watch passes run, in this order.
@@ -134,11 +134,11 @@ class PassContext:
         report(Severity.ERROR, message, node)
 
     def warn(self, message: str, node: ir.Node | None = None) -> None:
-        """Report what the user should know, though the pass goes on."""
+        """Report a warning to the user; the pass continues."""
         report(Severity.WARNING, message, node)
 
     def remark(self, message: str, node: ir.Node | None = None) -> None:
-        """Report what the pass did, or did not do, and why; told by `Pass.run` and ``collage inspect --passes``."""
+        """Report an action of the pass, or its omission, with the reason. `Pass.run` and ``collage inspect --passes`` show it."""
         report(Severity.REMARK, message, node)
 
     def __enter__(self) -> PassContext:

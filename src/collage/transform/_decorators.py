@@ -44,8 +44,8 @@ def module_pass(transform: Any = None, **options: Unpack[PassOptions]) -> Any:
 
         model = drop_names(model)
 
-    The function may change the model in place: it is a copy. A decorated class makes passes: its constructor takes
-    what the class's does.
+    The function may change the model in place: it is a copy. A decorated class makes passes: its constructor has the
+    parameters of the class.
 
     Raises:
         ConfigError: There is no ``opt_level``, or an option is of the wrong type.
@@ -74,21 +74,42 @@ def function_pass(transform: Any = None, **options: Unpack[PassOptions]) -> Any:
 def create_module_pass(
     name: str, opt_level: int, pass_func: ModuleTransform, required: Sequence[str] = ()
 ) -> ModulePass:
-    """Make a module pass without a decorator."""
+    """Make a module pass without a decorator.
+
+    Args:
+        name: Name of the pass.
+        opt_level: The pass runs if the context's level is at least this.
+        pass_func: Transforms a model, see ``module_pass``.
+        required: Names of passes whose results must hold when it runs.
+    """
     return ModulePass(PassInfo(name, opt_level, tuple(required)), pass_func)
 
 
 def create_function_pass(
     name: str, opt_level: int, pass_func: FunctionTransform, required: Sequence[str] = ()
 ) -> FunctionPass:
-    """Make a function pass without a decorator."""
+    """Make a function pass without a decorator.
+
+    Args:
+        name: Name of the pass.
+        opt_level: The pass runs if the context's level is at least this.
+        pass_func: Transforms one function, see ``function_pass``.
+        required: Names of passes whose results must hold when it runs.
+    """
     return FunctionPass(PassInfo(name, opt_level, tuple(required)), pass_func)
 
 
 def create_sequential_pass(
     name: str, opt_level: int, passes: Iterable[Pass | ir.passes.PassBase], disabled: Iterable[str] = ()
 ) -> Sequential:
-    """Make a sequence with a name, a level and a list of disabled passes."""
+    """Make a sequence with a name, a level and a list of disabled passes.
+
+    Args:
+        name: Name of the pass.
+        opt_level: The pass runs if the context's level is at least this.
+        passes: The members, in order.
+        disabled: Names of passes that do not run inside the sequence.
+    """
     return Sequential(passes, opt_level, name, disabled=disabled)
 
 

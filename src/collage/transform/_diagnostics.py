@@ -36,7 +36,7 @@ class Diagnostic:
     """One thing that a pass reports.
 
     Attributes:
-        severity: How much it matters.
+        severity: Severity of the finding.
         message: A sentence.
         pass_name: The pass that reported it.
         node: Name of the node that it is about, or of its first output; None if it is about the model.
@@ -80,7 +80,7 @@ def report(severity: Severity, message: str, node: ir.Node | None) -> None:
 
 @contextmanager
 def collecting() -> Iterator[list[Diagnostic]]:
-    """Collect what passes report inside of the block, instead of logging it."""
+    """Collect the findings that passes report inside the block, instead of logging them."""
     collected: list[Diagnostic] = []
     token = _COLLECTED.set(collected)
     try:
@@ -91,7 +91,7 @@ def collecting() -> Iterator[list[Diagnostic]]:
 
 @contextmanager
 def reporting_for(pass_name: str) -> Iterator[None]:
-    """Attribute what is reported inside of the block to a pass, and fail at its end if there were errors.
+    """Attribute findings inside the block to a pass, and fail at its end if there were errors.
 
     Raises:
         PassError: Errors were reported; the message has all of them.

@@ -25,7 +25,7 @@ class _Unfilled:
 
     Attributes:
         _draft: The draft that it is part of.
-        _source: What it is going to be a copy of.
+        _source: The part of the original model that it will be a copy of.
     """
 
     __slots__ = ()
@@ -102,7 +102,7 @@ class Body:
     Attributes:
         graph: The body.
         node: The node that has it; where the body is a draft, the node of the original.
-        name: Of the node's attribute.
+        name: Name of the node's attribute.
         copier: Leads from nodes of the original to those of the draft; None if ``node`` is the one itself.
     """
 

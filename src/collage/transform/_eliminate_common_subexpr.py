@@ -1,4 +1,4 @@
-"""EliminateCommonSubexpr: what is computed twice is computed once."""
+"""EliminateCommonSubexpr: equal nodes are computed once."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _OF_MANY = ("Sum", "Mean", "Max", "Min")
 
 
 class EliminateIdentity(FunctionPass):
-    """Drops Identity nodes, and what does as much: a sum, mean, largest or least of one tensor.
+    """Drops Identity nodes, and nodes of equal effect: Sum, Mean, Max or Min of one tensor.
 
     One that makes an output of the graph is dropped only where the node that computes the value can make the output
     in its place; an output that is an input, a constant, or equal to another output keeps an Identity. Exact.
@@ -39,7 +39,7 @@ class EliminateIdentity(FunctionPass):
 
 
 def _hands_on(node: ir.Node) -> ir.Value | None:
-    """The value that a node hands on as it is, if it does."""
+    """Return the value that a node passes on unchanged; None if it does not."""
     of_one = node.op_type == "Identity" or (node.op_type in _OF_MANY and len(node.inputs) == 1)
     return node.inputs[0] if of_one and node.domain == "" else None
 

@@ -1,4 +1,4 @@
-"""The operators that constant folding computes, and what their results may be relied on for.
+"""The operators that constant folding computes, and the accuracy of their results.
 
 ONNX leaves a lot to the runtime: division by zero, numbers that a type cannot hold, the order of a sum. What is folded must
 not depend on it. So an operator is computed here in one of two ways, or not at all.
@@ -46,11 +46,11 @@ def evaluate(node: ir.Node, version: int, operands: Sequence[Array | None]) -> A
 
     Args:
         node: The operator.
-        version: Of its operator set.
-        operands: Its inputs; None where one is left out.
+        version: Version of its operator set.
+        operands: Its inputs; None if one is left out.
 
     Returns:
-        The output; None where its value is not certain, within the module's bounds, or not of the declared type.
+        The output; None if its value is not certain, within the module's bounds, or not of the declared type.
     """
     given = [operand for operand in operands if operand is not None]
     guard = _EXACT.get(node.op_type)
@@ -172,7 +172,7 @@ def _countable(node: ir.Node, operands: Sequence[Array]) -> bool:
 
 
 def _castable(node: ir.Node, operands: Sequence[Array]) -> bool:
-    """Numbers that the type wanted can hold, but for rounding, and without rounding twice on any way there."""
+    """Numbers that the target type can hold up to rounding, and that no intermediate type rounds."""
     (array,) = operands
     wanted = ir.DataType(node.attributes.get_int("to", 0)).numpy()
     if not _numbers_or_flags(node, operands) or not (wanted in _FLOATS or wanted.kind in "iub"):

@@ -67,7 +67,7 @@ def _expand(graph: ir.Graph, node: ir.Node, version: int) -> None:
 
 
 def in_standard_operators(node: ir.Node) -> Sequence[ir.Node]:
-    """The nodes that a contributed one is written out as, in no graph; empty where it cannot be.
+    """The nodes that a contributed one is written out as, in no graph; empty if it cannot be.
 
     Their constants are values, as they will be in a graph.
     """

@@ -1,4 +1,4 @@
-"""FoldConstant: what depends on constants only is computed once, here."""
+"""FoldConstant: values that depend on constants only are computed once, here."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ _LARGEST_INPUT_BYTES = 64 * 2**20
 """Larger constants stay mapped: computing with them here would load them."""
 
 _GROWN_BYTES = 1024
-"""The same for what only makes tensors larger: shapes and paddings are computed this way, and many a toolchain takes these
-only as constants.
+"""The same for operators that only enlarge tensors. Shapes and paddings are computed
+with them, and many toolchains need these as constants.
 """
 
 _GROWING = frozenset({"ConstantOfShape", "Expand", "Tile"})
 """Operators that only make tensors larger."""
 
 _KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
-"""Operators that carry what toolchains want to see."""
+"""Operators that toolchains need to see."""
 
 _NO_TENSORS = (ir.SequenceType, ir.OptionalType)
 """Types that no constant can have."""
 
 
 class FoldConstant(ModulePass):
-    """Folds constants, under rules that keep models small and what they compute the same.
+    """Folds constants, under rules that keep models small and their results equal.
 
     A node is folded if its result is small, or no larger than the constants that only it reads. Random operators,
-    operators of unknown domains, those whose result is an output of a graph, quantisation, and what only makes tensors
-    larger, beyond the size of a shape, stay. Results are exact or bounded as the table of ``_evaluate`` says.
+    operators of unknown domains, those whose result is an output of a graph, quantisation, and operators that only
+    enlarge tensors beyond the size of a shape, stay. Results are exact or bounded as the table of ``_evaluate`` says.
 
     Around that, onnxscript's optimizer follows shapes: a Shape of known lengths is a constant, a Reshape or Expand to the
     shape that a tensor has is the tensor, an If with a known condition is its branch, a Dropout that does not train is its
@@ -92,7 +92,7 @@ class _Folder(optimizer.constant_folding.FoldConstantsPass):  # type: ignore[mis
     """The library's, but that constants are computed here, and some of its rules are left out."""
 
     def process_node(self, node: ir.Node, is_function: bool) -> Any:
-        """Return what replaces the node; None to keep it."""
+        """Return the replacement of the node; None to keep it."""
         for index, value in enumerate(node.inputs):
             same = self._state.get_sym_value(value)
             if isinstance(same, ir.Value):
@@ -143,7 +143,7 @@ class _Folder(optimizer.constant_folding.FoldConstantsPass):  # type: ignore[mis
 
 
 _UNTRUSTED = frozenset({"Abs", "Add", "ConcatFromSequence", "SplitToSequence"})
-"""Operators whose rules in the library are wrong in places.
+"""Operators for which the library's rules are partly wrong.
 
 It takes a sum of symbols for a symbol of that name, and such a sum for positive where a number in it is negative. It squeezes
 what is split at given places, which ``keepdims`` must not, and writes attributes of a newer operator set.

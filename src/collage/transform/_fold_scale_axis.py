@@ -3,7 +3,7 @@
 Weights are scaled in double precision and rounded once. So a result ``sum(weight * scale * x) + bias * scale`` differs from
 the one before by at most ``n + 3`` units in the last place of the sum of its terms' sizes, of which there are ``n``. That holds
 as long as nothing in between leaves the range of the type, before or after. Scales that would drive all weights of a channel
-out of that range are not folded, nor are negative ones through what they would turn over.
+out of that range are not folded, nor are negative ones across operators that depend on the sign.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _POOLS = {"AveragePool": False, "GlobalAveragePool": False, "GlobalMaxPool": Tru
 
 
 def FoldScaleAxis() -> Sequential:
-    """Both directions; backward first, since what it folds needs no look at what follows."""
+    """Both directions. Backward is first, since it does not depend on the nodes that follow."""
     return Sequential([BackwardFoldScaleAxis(), ForwardFoldScaleAxis()], opt_level=3, name="FoldScaleAxis")
 
 
@@ -261,7 +261,7 @@ def _constant_operand(node: ir.Node) -> int | None:
 
 
 def _drop(graph: ir.Graph, scale: _Scale) -> None:
-    """Take the multiplication out; what it multiplied makes its result."""
+    """Remove the multiplication; its operand becomes its result."""
     result = scale.node.outputs[0]
     is_output = result.is_graph_output()
     result.replace_all_uses_with(scale.data, replace_graph_outputs=True)

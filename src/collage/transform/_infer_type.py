@@ -21,11 +21,11 @@ _MOST_DOUBTS = 8
 class InferType(ModulePass):
     """Finds types and shapes, with the values of small shape computations propagated.
 
-    What was known is refined, never forgotten: a number beats a symbol, and a symbol of the model one that inference
-    made up. Where a file claims one number and another follows from its inputs, the claim is wrong: people change the batch
+    Known facts are refined, never forgotten: a number beats a symbol, and a symbol of the model one that inference
+    made up. If a file claims one number and another follows from its inputs, the claim is wrong: people change the batch
     of their inputs, and runtimes go by these. So is one number where a symbol of an input follows: it is true of one length
-    alone. A claim counts where nothing follows, as of what foreign operators return.
-    What a Loop carries has a length in its body only if it begins with that and each turn hands the same on.
+    alone. A claim counts if nothing is inferred, for example for results of foreign operators.
+    A loop-carried value has a length in the body only if its initial value has it and every iteration keeps it.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class InferType(ModulePass):
 
 
 def _doubt_carried(loop: ir.Node) -> bool:
-    """Forgets lengths of what a Loop carries that change on the way, and all that was found in its body by them."""
+    """Drop lengths of loop-carried values that change between iterations, and all facts that were inferred from them."""
     body, doubted = loop.attributes["body"].as_graph(), False
     for begun, carried, handed_on in zip(loop.inputs[2:], body.inputs[2:], body.outputs[1:], strict=False):
         claimed, next_one = carried.shape, handed_on.shape

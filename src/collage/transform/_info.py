@@ -24,6 +24,9 @@ class PassInfo:
             has changed since.
         invalidates: Names of passes whose results it destroys even if it leaves the model as it is; ``ALL`` for every one.
         preserves: Names of passes whose results hold after it, although it changes the model; ``ALL`` for every one.
+
+    Raises:
+        ConfigError: The name is empty, the level is not a whole number, or a list does not hold names.
     """
 
     name: str

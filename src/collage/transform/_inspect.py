@@ -1,4 +1,4 @@
-"""Runs passes by name and tells what each did: what ``collage inspect MODEL --passes`` shows."""
+"""Run passes by name and report the effect of each, for ``collage inspect MODEL --passes``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def inspect_passes(
     context: PassContext | None = None,
     show: Show = lambda name, when, text: None,
 ) -> dict[str, Any]:
-    """Run passes in order and describe what each did.
+    """Run passes in order and describe the changes of each.
 
     Args:
         model: A model; it is not changed.
@@ -44,15 +44,15 @@ def inspect_passes(
         print_after: The same, after them.
         verify: Check the model after each pass; see ``VerifyAfterEach``. Times contain the checks.
         context: The level, disabled passes and configuration; None is the current context.
-        show: Gets what is printed.
+        show: Called with the name of a pass, ``before`` or ``after``, and the text of the model.
 
     Returns:
         ``nodes``, ``operators``, ``diagnostics`` and ``passes`` of the result; values of JSON. Each pass has its ``name``,
-        ``depth`` in
-        sequences, ``nodes`` after it, ``change`` of the number of nodes per operator, ``time_us``, and why it was
+        ``depth`` in sequences, ``nodes`` after it, ``change`` of the number of nodes per operator, ``time_us``, and why it was
         ``skipped``, or None.
 
     Raises:
+        UsageError: No pass is named.
         ConfigError: A name is unknown.
         PassError: A pass failed, or broke the model.
     """

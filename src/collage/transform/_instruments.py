@@ -1,4 +1,4 @@
-"""Instruments that tell what passes do: time, sizes, dumps and a log."""
+"""Instruments that record the work of passes: time, sizes, dumps and a log."""
 
 from __future__ import annotations
 
@@ -148,10 +148,10 @@ class JsonLog(PassInstrument):
 
 
 class CrashReproducer(PassInstrument):
-    """Writes what a failing pass was given, so that the failure can be had again: ``model.onnx`` and ``pipeline.txt``.
+    """Writes the input of a failing pass, so that the failure can be reproduced: ``model.onnx`` and ``pipeline.txt``.
 
     Args:
-        folder: Where to write; made when something fails.
+        folder: The folder to write to; made when something fails.
 
     Attributes:
         written: The folder, once something was written there.
@@ -164,7 +164,7 @@ class CrashReproducer(PassInstrument):
         self._open: list[tuple[PassInfo, ir.Model]] = []
 
     def enter_pass_ctx(self, context: Any) -> None:
-        """Note the context, and forget an earlier block."""
+        """Note the context, and drop the state of an earlier block."""
         self._context, self._open, self.written = context, [], None
 
     def run_before_pass(self, model: ir.Model, info: PassInfo) -> None:
@@ -176,7 +176,7 @@ class CrashReproducer(PassInstrument):
         self._open.pop()
 
     def on_error(self, model: ir.Model, info: PassInfo, error: BaseException) -> None:
-        """Write the model that the innermost pass was given, and how to run that pass."""
+        """Write the input model of the innermost pass, and the command that runs that pass."""
         _, given = self._open.pop()
         if self.written is not None or not isinstance(error, Exception):
             return

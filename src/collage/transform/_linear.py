@@ -1,4 +1,4 @@
-"""Linear operators with constant weights: what scaling their inputs or outputs does to the weights."""
+"""Linear operators with constant weights: scaling the weights in place of inputs or outputs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def scale_outputs(linear: ir.Node, weight: Array, factor: Array) -> Array | None
 
 
 def scale_inputs(linear: ir.Node, weight: Array, factor: Array) -> Array | None:
-    """The weight, in double precision, that does what multiplying the operator's input by ``factor`` did.
+    """The weight, in double precision, that has the effect of multiplying the operator's input by ``factor``.
 
     Args:
         linear: A Conv, ConvTranspose, Gemm or MatMul.
@@ -78,7 +78,7 @@ def keeps_range(before: Array, wide: Array, rounded: Array) -> bool:
     Args:
         before: The constant.
         wide: It scaled, in double precision.
-        rounded: That in the constant's type.
+        rounded: The scaled constant in the constant's own type.
     """
     if not np.isfinite(rounded.astype(np.float64)).all():
         return False
@@ -113,7 +113,7 @@ def _scale_axis(weight: Array, factor: Array, axis: int) -> Array | None:
 
 
 def _scale_grouped(linear: ir.Node, weight: Array, factor: Array) -> Array | None:
-    """Scales the second axis, of which each group holds its share: its channels are the group's, not all."""
+    """Scale the second axis, which in a grouped operator has only the channels of one group."""
     groups = linear.attributes.get_int("group", 1)
     if weight.shape[1] * groups != factor.size or weight.shape[0] % groups:
         return None

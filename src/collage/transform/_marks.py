@@ -1,4 +1,4 @@
-"""Marks on functions and graphs that keep passes away from what is inside."""
+"""Marks on functions and graphs that keep passes from changing their nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MARKS = ("SkipOptimization", "Primitive")
 
 
 def is_marked(metadata: Mapping[str, str]) -> bool:
-    """Return True if metadata say that the inside is to be left as it is."""
+    """Return True if metadata forbid changes inside."""
     return any(metadata.get(mark, "").lower() not in ("", "0", "false") for mark in _MARKS)
 
 

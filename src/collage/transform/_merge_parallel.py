@@ -34,12 +34,12 @@ _MATRIX = 2
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """A linear operator, with what is added to its result, if that is constant.
+    """A linear operator, with the constant that is added to its result, if there is one.
 
     Attributes:
         node: The operator.
         weight: Its weight.
-        bias: What is added, one number per output channel; None if nothing is.
+        bias: The constant that is added, one number per output channel; None if nothing is added.
         add: The Add that adds it; None if the operator does.
         channel_axis: Axis of the weight that counts output channels.
         alike: Equal for branches that can be merged.
@@ -185,7 +185,7 @@ def _merge(graph: ir.Graph, group: list[_Branch], opset: int) -> None:
 
 
 def _type_wide(nodes: list[ir.Node], group: list[_Branch], channel_axis: int) -> None:
-    """Say what is known of the wide results: a branch's type and shape, with all channels together."""
+    """State type and shape of the merged results: those of a branch, with the channels of all."""
     old = group[0].node.outputs[0]
     for node in nodes:
         node.outputs[0].type = old.type

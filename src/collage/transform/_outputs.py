@@ -1,4 +1,4 @@
-"""Outputs keep their names, and each a value of its own, whatever a library's pass did to them."""
+"""Restore the names of outputs, and a separate value for each, after a pass of another library."""
 
 from __future__ import annotations
 

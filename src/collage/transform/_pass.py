@@ -4,7 +4,7 @@ The module of Relay's pass infrastructure is an ``onnx_ir.Model`` here. A pass r
 context's: the same rule for a pass that is called and for the members of a sequence, at every depth.
 
 Three things are in one file because each needs the others: a pass runs itself by a runner, the runner makes the passes
-that another one requires by their names, and what a name stands for is a pass.
+that another one requires by their names, and a name refers to a pass.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PassResult:
         model: The model that it made; the one that it was given if it changed nothing.
         modified: True if it changed anything but names.
         changed_by: Names of the passes that changed something, in order; of a sequence, its members.
-        diagnostics: What passes reported.
+        diagnostics: The findings that passes reported.
     """
 
     model: ir.Model
@@ -66,11 +66,12 @@ class Pass(ABC):
         self.info = info
 
     def __call__(self, model: ir.Model) -> ir.Model:
-        """Run the pass, and what it requires, under the current context.
+        """Run the pass, and the passes that it requires, under the current context.
 
         Raises:
             PassError: It failed; the message names the pass and its place. Errors of Collage keep their class.
             ConfigError: A required pass is unknown, disabled, or part of a circle.
+            TypeError: It is not a model of ONNX IR.
         """
         if not isinstance(model, ir.Model):
             raise TypeError(f"pass {self.info.name!r} takes an onnx_ir.Model, not {type(model).__name__}")
@@ -78,7 +79,7 @@ class Pass(ABC):
         return model if isinstance(result, Draft) else result
 
     def run(self, model: ir.Model) -> PassResult:
-        """Run the pass as a call does, and tell what it did besides: if it changed anything, and what was reported.
+        """Run the pass as a call does; also return if it changed anything, and its diagnostics.
 
         Raises:
             PassError: As for a call.
@@ -97,7 +98,7 @@ class Pass(ABC):
 
     @property
     def in_place(self) -> NoReturn:
-        """Refuse the question that onnx_ir asks its passes first. Our passes return a model, its own a ``PassResult``."""
+        """Refuse use as a pass of onnx_ir, which reads this property first and needs a ``PassResult`` from its passes."""
         raise TypeError(f"use {self.info.name} in a sequence of onnx_ir's by its method to_onnx_ir()")
 
     def to_onnx_ir(self) -> ir.passes.FunctionalPass:
@@ -155,8 +156,8 @@ def register_pass(name: str, factory: Pass | Callable[[], Pass], *, override: bo
 
     Args:
         name: The name under which other passes require it; the one that the pass gives itself.
-        factory: The pass, or what makes it when called without arguments.
-        override: Replace what has the name.
+        factory: The pass, or a function without parameters that makes it.
+        override: Replace a pass that has the name.
 
     Raises:
         ConfigError: The name is taken.
@@ -172,8 +173,8 @@ def get_pass(name: str) -> Pass:
     """Make the pass that was registered under a name.
 
     Raises:
-        ConfigError: There is none; near names are suggested. Or its package cannot be imported. Or it has another
-            name, so that switching off the one that it was registered under would switch off nothing.
+        ConfigError: There is none; near names are suggested. Or its package cannot be imported. Or it has another name
+            than the registered one, so that disabling the registered name would have no effect.
     """
     return make_pass(name, {})
 
@@ -218,8 +219,8 @@ class Runner:
     Attributes:
         context: The context that was current when it began.
         disabled: Passes that the sequences around the current one disable.
-        wanted: Passes that run whatever their level, since a pipeline names them or what they are members of.
-        changing: Where a list, the names of the passes that change the model are added to it.
+        wanted: Passes that run regardless of their level, since a pipeline names them or a sequence that holds them.
+        changing: Names of the passes that change the model are appended to this list, if there is one.
     """
 
     def __init__(self, context: PassContext) -> None:
@@ -236,12 +237,12 @@ class Runner:
         self._instrument_error: BaseException | None = None
 
     def execute(self, pass_: Pass, model: ir.Model, place: str, *, required: bool = False) -> ir.Model:
-        """Run a pass if the rule says so; otherwise return the model that it was given.
+        """Run a pass if the rule says so; otherwise return the model unchanged.
 
         Args:
             pass_: The pass.
             model: A draft, which the pass may change in place.
-            place: Where the pass stands, such as ``sequential[2].inner[0]``.
+            place: Position of the pass, such as ``sequential[2].inner[0]``.
             required: True if another pass needs it.
         """
         info = pass_.info
@@ -262,7 +263,7 @@ class Runner:
         return result
 
     def checkpoint(self) -> tuple[dict[str, str | None], set[str]]:
-        """The passes whose results stand, and what is known of them."""
+        """The passes whose results are still valid, and the known facts about them."""
         return dict(self._valid), set(self._suspect)
 
     def is_of_instrument(self, error: BaseException) -> bool:
@@ -270,7 +271,7 @@ class Runner:
         return error is self._instrument_error
 
     def give_up(self, name: str, checkpoint: tuple[dict[str, str | None], set[str]]) -> None:
-        """Take note that a pass failed, and that what ran inside it was lost."""
+        """Record that a pass failed, and that the results of passes inside it are lost."""
         self._valid, self._suspect = checkpoint
         self._given_up.add(name)
 
@@ -344,7 +345,7 @@ class Runner:
         return result
 
     def _report(self, error: Exception, name: str, place: str) -> Exception:
-        """Says once where an error happened, in the innermost pass; errors of ours keep their class."""
+        """Add the place of an error once, in the innermost pass; Collage's errors keep their class."""
         if error is self._reported:
             return error
         after = f" after {', '.join(self._finished)}" if self._finished else " as the first"
@@ -377,6 +378,6 @@ class Runner:
 
 
 def _is_registered(pass_: Pass) -> bool:
-    """Return True if a pass may stand for its name: the name was registered for it, or for nothing."""
+    """Return True if a pass may use its name: the name is registered for it, or not at all."""
     factory, inner = _FACTORIES.get(pass_.info.name), getattr(pass_, "inner", pass_)
     return not isinstance(factory, type) or isinstance(inner, factory)

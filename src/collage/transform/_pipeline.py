@@ -15,14 +15,14 @@ from collage.transform._sequential import Sequential
 __all__ = ["parse_pipeline", "simplifying_passes"]
 
 _KEPT = frozenset(("DeadCodeElimination", "InferType", "InlineFunctions", "TopologicalSort"))
-"""Passes that compute nothing, and on which the others rely."""
+"""Passes that only infer facts, on which the others rely."""
 _MEMBER = re.compile(r"\s*(?P<name>[^\s,{}]+)\s*(?:\{(?P<options>[^{}]*)\})?\s*(?:,|$)")
 
 
 def parse_pipeline(text: str) -> Sequential:
     """Read a pipeline: names of passes with commas between them, each with options in braces if it takes any.
 
-    A pass that is named runs whatever its level, and so do the members of a sequence that is named. Passes of ``prepare``
+    A named pass runs regardless of its level, and so do the members of a named sequence. Passes of ``prepare``
     run by their levels.
 
     Args:
@@ -52,7 +52,7 @@ def simplifying_passes(pipeline: str = PREPARE) -> tuple[str, ...]:
 
 
 class _Pipeline(Sequential):
-    """A sequence whose members run whatever their level."""
+    """A sequence whose members run regardless of their level."""
 
     def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
         """Run the members in order."""
@@ -75,7 +75,7 @@ def _names_in(member: Pass) -> frozenset[str]:
 
 
 def _single_passes(member: Pass) -> Iterator[str]:
-    """Give the names of the passes inside of a pass that consist of no other ones."""
+    """Return the names of the innermost passes of a pass."""
     inside = _inside(member)
     if not inside:
         yield member.info.name

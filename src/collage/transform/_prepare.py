@@ -1,4 +1,4 @@
-"""The default preparation: what ``compile()`` does to a model before any search."""
+"""The default preparation: the passes that ``compile()`` applies to a model before any search."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def default_passes() -> Sequential:
 
 
 def prepare(model: ir.Model) -> ir.Model:
-    """Simplifies a model without changing what it computes.
+    """Simplifies a model without changing its results.
 
     Runs ``default_passes`` under the current ``PassContext``. Inputs and outputs keep their names and order; weights
     are shared, and never grow by folding.

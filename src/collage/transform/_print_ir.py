@@ -27,7 +27,7 @@ class PrintIR(ModulePass):
         header: A line above it.
         only: A regular expression; only nodes whose name or operator it finds are printed.
         only_changed: Print nothing if this pass printed an equal model before.
-        file: Where to; standard output by default.
+        file: The file to write to; standard output by default.
     """
 
     def __init__(

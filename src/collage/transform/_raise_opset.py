@@ -1,4 +1,4 @@
-"""RaiseOpset: the same model in a newer operator set, in which ONNX has one operator for what was several."""
+"""RaiseOpset: the same model in a newer operator set, in which ONNX has one operator for several older ones."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Replace what exporters write in many operators by the one operator that ONNX has for it.
+"""Replace groups of operators that exporters write by the single ONNX operator.
 
 Numbers in the pieces that define the operator must be those of its definition: exponents, halves and ones to the bit, and
-irrational numbers such as the root of 2 within one rounding of the type that they are written in. What the operator takes as
-a parameter, such as an epsilon, is carried over to the bit.
+irrational numbers such as the root of 2 within one rounding of the type that they are written in. Parameters of the
+operator, such as an epsilon, are carried over to the bit.
 
 The operator rounds less often than its pieces. In the type's units in the last place, results stay within
 
@@ -280,7 +280,7 @@ def _scores_dims(q: ir.Value, k: ir.Value, v: ir.Value, perm: Sequence[int]) -> 
     """Batch, heads, length of the queries and of the keys, where all operands agree on them.
 
     Raises:
-        NotApplicable: They do not, or need not: the operator broadcasts nothing, and has its own idea of fewer heads.
+        NotApplicable: They do not fit, or may not: the operator does not broadcast, and has its own rule for fewer heads.
     """
     if q.dtype not in _HALF_TO_SINGLE:
         raise NotApplicable(f"the operator may compute in single precision, which is too little for {q.dtype}")
@@ -296,7 +296,7 @@ def _scores_dims(q: ir.Value, k: ir.Value, v: ir.Value, perm: Sequence[int]) -> 
 
 
 def _check_swapped(k: ir.Value, merged: ir.Value, parted: ir.Value) -> None:
-    """Refuse keys whose last two axes are not all that changes places, with batch and heads merged meanwhile.
+    """Refuse keys unless exactly their last two axes are swapped, possibly with batch and heads merged in between.
 
     Raises:
         NotApplicable: Something else is merged or parted, or a length is not known.
@@ -372,7 +372,7 @@ def _normalised_dims(match: Match, mean: Pattern) -> tuple[int, ...]:
 
 
 def _affine_operand(match: Match, op: Builder, name: str, dims: tuple[int, ...]) -> ir.Value:
-    """The constant called ``name`` in the shape that the operator wants; ones where there is none.
+    """The constant called ``name`` in the shape that the operator needs; ones if there is none.
 
     Raises:
         NotApplicable: It is not one number per element of the normalised axes.

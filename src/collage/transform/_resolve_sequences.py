@@ -1,4 +1,4 @@
-"""ResolveSequences: what is done to a sequence is done to its tensors."""
+"""ResolveSequences: operators on a sequence become operators on its tensors."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _LEAVING = frozenset({"ConcatFromSequence", "SequenceAt", "SequenceLength"})
 
 
 class ResolveSequences(ModulePass):
-    """Replaces the tensors that are taken or joined from sequences, where what these hold is known ahead.
+    """Replaces tensors that are taken or joined from sequences, if the contents of these are known ahead.
 
-    Exporters split a tensor into a sequence, of which parts are taken one by one, or collect tensors in one that is joined
-    at last. Few toolchains take such values, and what is computed is a ``Split`` or a ``Concat``. A sequence is followed
-    from where it is made through what inserts into it and erases from it, as long as places are constants and the length
-    along which a tensor is split is known. Sequences that a loop or a branch makes, or that are inputs, stay. Exact.
+    Exporters split a tensor into a sequence and take its parts one by one, or collect tensors in a sequence and join
+    them. Few toolchains take such values, although the result is only a ``Split`` or a ``Concat``. A sequence is
+    followed from its origin through insertions and erasures. Their positions must be constants, and the length of a
+    split axis must be known. Sequences that a loop or a branch makes, or that are inputs, stay. Exact.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class _Resolver:
         return None
 
     def _replace(self, graph: ir.Graph, node: ir.Node) -> None:
-        """Make the tensor that a node takes from a sequence without that."""
+        """Make the tensor that a node takes from a sequence, without the sequence."""
         held = self._held.get(node.inputs[0]) if node.inputs[0] is not None else None
         made = None if held is None else _taken(node, held)
         if made is None or not self._may_add(made):
@@ -133,7 +133,7 @@ class _Resolver:
 
 
 def _taken(node: ir.Node, held: _Tensors) -> list[ir.Node] | None:
-    """Nodes of which the last makes the tensor that a node takes from a sequence."""
+    """Return nodes; the last one makes the tensor that a node takes from a sequence."""
     if node.op_type == "SequenceLength":
         return [_constant(np.asarray(len(held)))]
     if node.op_type == "SequenceAt":
@@ -151,7 +151,7 @@ def _taken(node: ir.Node, held: _Tensors) -> list[ir.Node] | None:
 
 
 def _parts(x: ir.Value, sizes: Sequence[int], axis: int, *, squeezed: bool) -> list[ir.Node]:
-    """Nodes that split a tensor, of which as many as there are parts, the last, make one each."""
+    """Return nodes that split a tensor. The last ones make one part each."""
     told = _constant(np.asarray(sizes))
     split = ir.node("Split", [x, told.outputs[0]], {"axis": axis}, num_outputs=len(sizes))
     if not squeezed:
@@ -181,10 +181,10 @@ def _place(
 
     Args:
         node: Reads it.
-        index: Of the input.
-        length: How many tensors there are; negative places count from behind the last.
+        index: Index of the input.
+        length: Number of tensors in the sequence. Negative places count from the end.
         default: The place that is meant where the input is left out.
-        or_behind: True if the place behind the last is one.
+        or_behind: True if the place after the last one is valid.
     """
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None:

@@ -64,8 +64,13 @@ class Sequential(Pass):
 class Repeat(Pass):
     """A pass run again until the model no longer changes.
 
-    Where it still changes in the last round, the result is that of the last round, and a warning is logged that names
+    If it still changes in the last round, the result is that of the last round, and a warning is logged that names
     the passes that changed it.
+
+    Args:
+        inner: The pass to repeat.
+        max_rounds: Largest number of rounds.
+        name: Name of the repetition; made from that of the inner pass by default.
 
     Attributes:
         rounds: Rounds of the last run that changed something; for one thread at a time, as all of these.

@@ -1,4 +1,4 @@
-"""SimplifyExpr: what exporters emit and nothing needs is collapsed, to the bit."""
+"""SimplifyExpr: remove redundant nodes of exporters; results stay equal to the bit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SimplifyExpr(FunctionPass):
 
     Axes of reductions count from the front afterwards. ONNX Runtime does not reduce tensors of no elements over other axes.
 
-    Shapes are those of ``InferType``: what the file claims counts only where nothing follows from the inputs.
+    Shapes are those of ``InferType``: claims of the file count only if nothing is inferred from the inputs.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ def _arithmetic(function: FunctionLike, node: ir.Node) -> None:
 def _is_one(value: ir.Value, number: float) -> bool:
     """If a constant is one number, to the bit.
 
-    Several of them are left: the norms of fresh networks have them, and should be what those of trained networks are.
+    Several ones stay: the norms of untrained networks have them, and should be treated as those of trained networks.
     """
     tensor = constant_tensor(value)
     if tensor is None or tensor.size != 1 or not (tensor.dtype in _FLOATS or tensor.dtype.is_integer()):

@@ -1,4 +1,4 @@
-"""SimplifyInference: what exists for training only is folded away."""
+"""SimplifyInference: fold operators that exist for training only."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class InlineFunctions(ModulePass):
 
 
 class TopologicalSort(ModulePass):
-    """Sorts the nodes of every graph so that each comes after what it reads."""
+    """Sorts the nodes of every graph so that each comes after the producers of its inputs."""
 
     def __init__(self, name: str = "TopologicalSort") -> None:
         super().__init__(PassInfo(name, opt_level=0))
@@ -59,5 +59,5 @@ class TopologicalSort(ModulePass):
 
 
 def ToANormalForm() -> Sequential:
-    """Every operator bound to a name, in order: what ONNX is, once sorted and named."""
+    """Every operator bound to a name, in order. A sorted ONNX graph with names has this form."""
     return Sequential([TopologicalSort(), common.NameFixPass()], name="ToANormalForm")

@@ -15,7 +15,7 @@ def check_valid(model: ir.Model) -> None:
     """Check names, order, arities and attributes, without looking at weights.
 
     Raises:
-        PassError: Says what is wrong, and with which node.
+        PassError: The message names the fault and the node.
     """
     for graph in model.graphs():
         for value in graph.outputs:

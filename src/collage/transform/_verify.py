@@ -37,7 +37,7 @@ _Interface = tuple[list[tuple[str | None, str]], list[tuple[str | None, str]]]
 class VerifyAfterEach(PassInstrument):
     """Checks the model after each pass, and raises an error that names the pass that broke it.
 
-    The model must pass ONNX's checker, which wants every node after what it reads; its types must fit each other; its
+    The model must pass ONNX's checker, which demands that nodes are sorted; its types must fit each other; its
     inputs and outputs must keep their names and types; and its outputs must be those that it had before the pass.
 
     Outputs are compared on several sets of inputs, since a small constant counts only where all else is zero or equal:
@@ -47,7 +47,7 @@ class VerifyAfterEach(PassInstrument):
     Args:
         numeric: Compare outputs. Models with random operators are not compared, nor are those that ``evaluate`` cannot run
             on random inputs to begin with: ``not_compared`` says why. Of the other sets, one that it cannot run is left out.
-        tolerance: How far an output may be off, relative to the largest number in it. Integers must be equal.
+        tolerance: Largest error of an output, relative to the largest number in it. Integers must be equal.
         inputs: The one set of inputs to use; made up where not given.
         evaluate: Runs the model; ONNX's reference implementation by default, which is slow on large ones.
 
@@ -76,7 +76,7 @@ class VerifyAfterEach(PassInstrument):
         self._before, self._latest = [], None
 
     def run_before_pass(self, model: ir.Model, info: PassInfo) -> None:
-        """Remembers the interface, and what the outputs are."""
+        """Remember the interface and the outputs."""
         if self._latest is None or self._latest[0] is not model:
             self._latest = (model, self._outputs(model))
         self._before.append((_interface(model), self._latest[1]))
@@ -111,14 +111,14 @@ class VerifyAfterEach(PassInstrument):
         self._latest = None
 
     def _outputs(self, model: ir.Model, wanted: Collection[str] | None = None) -> _Outputs | str:
-        """The outputs for each kind of inputs, or for those wanted; or why there are none to compare."""
+        """Return the outputs for each kind of inputs, or for the given kinds; or the reason why there are none."""
         if not self._numeric:
             return "comparing outputs is switched off"
         if any(is_random(node) for graph in model.graphs() for node in graph):
             return "the model has random operators"
         found: _Outputs = {}
         try:
-            # Made up anew each time, since they are the same for the same interface.
+            # Made up again each time, since they are the same for the same interface.
             sets = {_GIVEN: self._inputs} if self._inputs is not None else _kinds_of_inputs(make_inputs(model))
         except Exception as error:
             return f"{type(error).__name__}: {error}"
@@ -147,7 +147,7 @@ class VerifyAfterEach(PassInstrument):
 
 
 def _kinds_of_inputs(inputs: Mapping[str, Array]) -> dict[str, Mapping[str, Array]]:
-    """Sets of inputs by what is in the floating-point ones; all others are the same in each."""
+    """Sets of inputs by the kind of floating-point values; all other inputs are the same in each."""
     kinds: dict[str, Callable[[Array], Array]] = {
         "zeros": np.zeros_like,
         "equal rows": _equal_rows,
@@ -174,7 +174,7 @@ def _equal_rows(array: Array) -> Array:
 
 
 def _extremes(array: Array) -> Array:
-    """Numbers of all sizes that a type has, but for those whose fourth power it has not."""
+    """Numbers of all magnitudes of a type whose fourth power the type can hold."""
     info = ml_dtypes.finfo(array.dtype)
     large = 2.0 ** (info.maxexp // 4)
     sizes = [0.0, float(info.smallest_subnormal), float(info.tiny), float(info.eps), 1.0, large]

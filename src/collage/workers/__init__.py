@@ -1,4 +1,4 @@
-"""Worker processes, which may die without consequence, and the lock that has one of them measure at a time.
+"""Worker processes, which may die without consequence, and the lock that lets one of them measure at a time.
 
 Names are imported on first use: worker processes import this package, and must come up fast.
 """

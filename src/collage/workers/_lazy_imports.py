@@ -1,4 +1,4 @@
-"""Puts off imports that take long and that hardly a job needs, in processes of our own with one thread that imports.
+"""Defer slow imports that few jobs need, in worker processes in which a single thread imports.
 
 The library of symbolic algebra takes half of the time in which a worker comes up. ONNX IR imports it with itself, and uses it
 where dimensions are computed with, which workers leave to others.

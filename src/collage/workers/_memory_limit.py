@@ -1,7 +1,8 @@
 """Memory of a process and its descendants, and the order in which the system kills processes when memory runs out.
 
 A limit of address space binds one process at a time, so a compiler that starts ten may take ten times as much; and it cannot
-be set where address space is reserved long before anything is kept there. What is held in fact binds all of them together.
+be set where address space is reserved long before anything is kept there. The memory really held by all of them
+together is limited.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def held_bytes(root: int, most: int) -> int:
         most: Up to here, pages that forks share are counted for each of them, which is quick and too much; beyond it once.
 
     Returns:
-        Bytes; 0 where the system does not tell.
+        Bytes; 0 if the system does not tell.
     """
     processes = list(descendants(root))
     held = sum(_sum_of(PROC / str(pid) / "status", (b"RssAnon:", b"RssShmem:")) for pid in processes)

@@ -28,7 +28,7 @@ def descendants(root: int) -> Iterator[int]:
 
 
 def pause(root: int) -> None:
-    """Stop what a process started, until it is resumed; the process itself goes on."""
+    """Pause the descendants of a process; the process itself continues."""
     stopped: set[int] = set()
     while fresh := {pid for pid in descendants(root) if pid != root} - stopped:  # They may have started more meanwhile.
         _signal(fresh, signal.SIGSTOP)
@@ -36,7 +36,7 @@ def pause(root: int) -> None:
 
 
 def resume(root: int) -> None:
-    """Let go on what was paused."""
+    """Resume the paused descendants."""
     _signal({pid for pid in descendants(root) if pid != root}, signal.SIGCONT)
 
 

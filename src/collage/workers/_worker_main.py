@@ -1,10 +1,10 @@
 """The child's side of a worker: ``python -m collage.workers._worker_main CONFIGURATION``.
 
-Two processes. The **warden** runs none of a toolchain's code, so nothing can stop it: when the tuner is gone or lets go of
-the lifeline, when the server ends by itself, when all of them hold more memory than they may, it kills whatever is left, and
-then ends as the server did. What does not rest between jobs it pauses, so that no other toolchain is timed beside it. The
-**server**, its child, does the jobs. A thread of the server could not do the warden's work: a compiler may hold the
-interpreter's lock for minutes.
+Two processes. The **warden** runs none of a toolchain's code, so nothing can stop it: it kills the remaining processes
+if the tuner ends or closes the lifeline, if the server ends, or if all of them exceed their memory limit. Then it ends
+with the server's exit status. It pauses processes that do not sleep between jobs, so that no other toolchain is timed
+beside them. The **server**, its child, does the jobs. A thread of the server could not do the warden's work: a compiler
+may hold the interpreter's lock for minutes.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def _read(descriptor: int, size: int) -> bytes:
 def end_if_forked(server: int) -> None:
     """Kill the server if this is not it: foreign code forked, and returned in the child too.
 
-    Two would answer one job, and a kernel that does so in every run would soon be thousands. Such a
-    kernel is of no use, so it counts as a crash, from its very first run.
+    Two would answer one job, and a kernel that does so in every run would soon be thousands. Such a kernel counts as a
+    crash, from its first run on.
     """
     if os.getpid() != server:
         os.write(2, b"foreign code forked, and returned in the child too\n")
@@ -102,7 +102,7 @@ def _kill_descendants() -> None:
 
 
 def _guard(server: int, lifeline: int, tuner: int, most_bytes: int) -> None:
-    """The warden: waits for the end of the server or of the tuner, kills what is left, ends as the server did.
+    """The warden: waits for the end of the server or of the tuner, kills remaining processes, ends with the server's status.
 
     Memory is looked at so seldom that measurements do not feel it.
     """

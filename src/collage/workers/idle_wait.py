@@ -1,8 +1,8 @@
 """Waiting until a process is quiet: its threads sleep, and leave the cores to the process that is timed next.
 
 Thread pools spin for a while after a run, in case there is another: ONNX Runtime's, as its vendor has it, for some 50 ms.
-A run of another process meanwhile takes up to twice as long. A race in blocks of a tenth of a second would mostly
-tell which contestant came after which.
+A run of another process meanwhile takes up to twice as long. A race in blocks of a tenth of a second would then mostly
+measure the order of the contestants.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["until_quiet"]
 
 _LOOK_S = 0.001
 _LOOKS = 2
-"""So many looks in a row must find all threads asleep: what spins may yield now and then."""
+"""This many checks in a row must find all threads asleep, since a spinning thread may yield now and then."""
 
 
 def until_quiet(longest_s: float, root: int | None = None) -> bool:
     """Return when all other threads sleep, or time is up: True if they sleep.
 
     Args:
-        longest_s: How long to wait.
+        longest_s: Longest wait in seconds.
         root: Number of a process, all of whose descendants are waited for; None is this process alone.
     """
     deadline = time.monotonic() + longest_s
@@ -39,7 +39,7 @@ def until_quiet(longest_s: float, root: int | None = None) -> bool:
 
 
 def _any_runs(root: int | None) -> bool:
-    """Return True if a thread other than the one that asks runs, or could."""
+    """Return True if a thread other than the caller is running or ready to run."""
     own = str(threading.get_native_id())
     family = [os.getpid()] if root is None else (pid for pid in descendants(root) if pid != root)
     return any(_state(thread) == "R" for pid in family for thread in _threads(pid) if thread.name != own)

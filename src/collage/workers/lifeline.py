@@ -8,13 +8,13 @@ import threading
 __all__ = ["end_with_parent"]
 
 _ENDED = 75
-"""Exit code of a process whose parent is gone: sysexits' word for a failure that passes."""
+"""Exit code of a process whose parent has ended: EX_TEMPFAIL of sysexits, a temporary failure."""
 
 
 def end_with_parent() -> None:
     """From now on, end this process as soon as its standard input is closed.
 
-    That is for children whose standard input is a pipe to the parent. The system closes the pipe when the parent ends. Workers
+    Use it in children whose standard input is a pipe to the parent. The system closes the pipe when the parent ends. Workers
     of this process end too: their wardens notice.
     """
     threading.Thread(target=_watch, name="lifeline", daemon=True).start()

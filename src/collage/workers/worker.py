@@ -1,9 +1,9 @@
 """A worker: one process, one job at a time, that may die without consequence.
 
 The parent's side. Jobs and results are JSON frames on two pipes of their own; tensors travel as files. A warden (see
-``_worker_main``) kills the worker and everything that it started when this side lets go of a third pipe, the lifeline,
-as it does when it is killed itself. A worker whose threads do not rest after a job is paused until the next one. Whatever the
-worker prints is drained, and only the tail is kept.
+``_worker_main``) kills the worker and everything that it started when this side closes a third pipe, the lifeline. The
+system also closes it if this process is killed. A worker whose threads do not rest after a job is paused until the next
+one. Whatever the worker prints is drained, and only the tail is kept.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MAX_FRAME_BYTES = 1 << 28
 _TAIL_BYTES = 4096
 _LOOK_S = 1.0
 _PATIENCE_S = 5.0
-"""Seconds that the warden may take to kill what there is, before it is killed as well."""
+"""Seconds that the warden may take to kill all processes, before it is killed as well."""
 _FAILURES: dict[str, type[ToolchainError]] = {"unsupported": Unsupported, "compile error": CompileError}
 
 
@@ -51,10 +51,10 @@ class Worker:
     """A child process that serves jobs.
 
     Args:
-        service: What it serves: ``module:attribute`` of a callable that returns an object whose public methods are
+        service: The service as ``module:attribute``: a callable that returns an object whose public methods are
             the jobs. It is imported in the child.
         arguments: Keyword arguments of that callable, JSON values.
-        memory_bytes: What the process and all that it starts may hold together; None is four fifths of what the machine has,
+        memory_bytes: Memory limit of the process and all that it starts, in bytes. None is four fifths of that of the machine,
             or the container.
         address_space_bytes: Address space that each of them may use, None for no limit.
         start_timeout_s: Seconds that it may take to come up.
@@ -228,7 +228,7 @@ class Worker:
             os.close(lifeline)
 
     def _tell(self, what: bytes) -> None:
-        """Has the warden pause or resume its processes; those that rest between jobs are left alone."""
+        """Let the warden pause or resume its processes, except those that sleep between jobs."""
         with self._turn:
             if self._lifeline is not None and self._is_paused != (what == PAUSE):
                 self._is_paused = what == PAUSE

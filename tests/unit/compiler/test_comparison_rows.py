@@ -14,7 +14,7 @@ from collage.compiler.result_store import CompileResult, SearchSummary
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Interval, Summary
 from collage.measure.baselines import TargetBaseline
-from collage.measure.comparison import Finalist, FinalistResult
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.report import Report, Row, verdict_of
 from collage.target import Target
 from collage.toolchains import Availability, Support

@@ -11,7 +11,7 @@ from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.report import _saturates, _warnings
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
-from collage.measure.comparison import Finalist, FinalistResult
+from collage.measure.finalist import Finalist, FinalistResult
 from collage.system.machine import this_machine
 
 UNLIMITED = replace(this_machine(), cores=4, physical_cores=4, quota=None)

@@ -116,7 +116,7 @@ def test_an_interrupt_ends_the_search_with_the_best_so_far(search: str, strategy
             session.measure([candidate])
     result = run(session)
     assert [span_of(c) for c in result.partitioning.candidates] == sorted(alone)
-    assert session.said[-1] == "interrupted: going on with the best so far"
+    assert session.said[-1] == "interrupted: continuing with the best plan so far"
     assert session.interrupts == 1
 
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from collage._errors import WorkerDied
 from collage.cost.outcome import Status
 from collage.measure import comparison as comparison_module
-from collage.measure.comparison import Comparison, ComparisonPlan, Finalist, compare_end_to_end
+from collage.measure.comparison import Comparison, ComparisonPlan, compare_end_to_end
+from collage.measure.finalist import Finalist
 
 
 class Track:

@@ -12,7 +12,7 @@ import pytest
 
 from collage._errors import WorkerDied
 from collage.measure import paired_timer as module
-from collage.measure.comparison import Finalist
+from collage.measure.finalist import Finalist
 from collage.measure.paired_timer import PairedTimer
 
 ALIVE: list[Track] = []

@@ -108,13 +108,13 @@ FAULTY: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
     "interrupts": (raising(KeyboardInterrupt()), "raised KeyboardInterrupt"),
     "generator exit": (raising(GeneratorExit()), "raised GeneratorExit"),
     "recursion": (lambda *a: FAULTY["recursion"][0](*a), "raised RecursionError"),
-    "loops": (forever, "went on for 0.3 s in which nothing was measured"),
-    "loops on": (stubborn, "went on for 0.3 s"),
-    "asks on": (asking, "went on for 0.3 s"),
-    "measures one again": (measuring_again, "went on for 0.3 s"),
-    "sleeps": (lambda *_: time.sleep(2), "went on for 0.3 s"),
-    "nothing": (lambda *_: None, "returned a NoneType, and no SearchResult"),
-    "a list": (lambda *_: BEST, "returned a list, and no SearchResult"),
+    "loops": (forever, "ran for 0.3 s without measuring anything"),
+    "loops on": (stubborn, "ran for 0.3 s"),
+    "asks on": (asking, "ran for 0.3 s"),
+    "measures one again": (measuring_again, "ran for 0.3 s"),
+    "sleeps": (lambda *_: time.sleep(2), "ran for 0.3 s"),
+    "nothing": (lambda *_: None, "returned a NoneType, not a SearchResult"),
+    "a list": (lambda *_: BEST, "returned a list, not a SearchResult"),
     "overlaps": (measured_cover([candidate([0, 1]), candidate([1, 2])]), "covers nodes twice"),
     "leaves": (measured_cover([candidate([0]), candidate([2])]), "leaves 1 nodes uncovered"),
     "cannot run": (measured_cover([candidate([0, 1]), candidate([2], "b")]), "holds a kernel that cannot run"),
@@ -239,12 +239,15 @@ def timing(costs: Any, seeds: Any, timer: Any) -> Any:
 
 REFINING_FAULTS: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
     "raises": (raising(ValueError("oh no")), "raised ValueError: oh no"),
-    "loops": (forever, "went on for 0.3 s"),
+    "loops": (forever, "ran for 0.3 s"),
     "nothing": (lambda *_: None, "raised TypeError"),
     "overlaps": (lambda *_: [[candidate([0, 1]), candidate([1, 2])]], "proposed a plan that covers nodes twice"),
     "words": (lambda *_: ["abc"], "proposed a plan that holds a kernel that is not a candidate: a"),
     "times words": (lambda _costs, _seeds, timer: timer.time_of("abc"), "raised ValueError: a cover that holds"),
-    "measures": (lambda costs, *_: costs.measure(BEST), "raised ValueError: in the second phase"),
+    "measures": (
+        lambda costs, *_: costs.measure(BEST),
+        "raised ValueError: kernels cannot be measured alone in the second phase",
+    ),
 }
 
 

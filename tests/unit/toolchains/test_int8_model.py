@@ -209,7 +209,7 @@ def test_unknown_ranges_are_refused(text: str | None, style: Int8Style, tmp_path
     given = model.graph.inputs[0].metadata_props
     given.pop(VALUE_RANGE)
     given.update({} if text is None else {VALUE_RANGE: text})
-    with pytest.raises(Unsupported, match="nothing is known of the range of 'x'"):
+    with pytest.raises(Unsupported, match="the range of 'x' is not known"):
         in_int8(model, style)
 
 

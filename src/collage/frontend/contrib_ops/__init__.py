@@ -1,7 +1,7 @@
 """ONNX Runtime's contributed operators, as far as its optimisers and builders make them, written in ONNX's own.
 
-A model that ONNX Runtime optimised and saved can be read by ONNX Runtime alone, and in part by OpenVINO. ONNX infers no shape
-behind such an operator. Here each is a few lines of standard operators of opset 17, which has LayerNormalization.
+A model that ONNX Runtime optimised and saved can be read by ONNX Runtime alone, and in part by OpenVINO. ONNX infers no
+shapes after such an operator. Here each is a few lines of standard operators of opset 17, which has LayerNormalization.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def give_domain(proto: onnx.ModelProto) -> None:
 
 
 def take_domain(proto: onnx.ModelProto) -> None:
-    """Undo ``give_domain``, in place, be it in a model that an ONNX tool has made of that."""
+    """Undo ``give_domain`` in place, also in a model that an ONNX tool returned."""
     for node in all_nodes(proto.graph.node):
         if node.domain == CONTRIBUTED and node.op_type in _WITHOUT_DOMAIN:
             node.domain = ""
@@ -116,11 +116,11 @@ def opset_to_write_in(version: int, operators: Iterable[tuple[str, int]]) -> int
 def standard_form(
     node: onnx.NodeProto, version: int, facts: Facts, *, exact: bool = True
 ) -> list[onnx.NodeProto] | None:
-    """Standard nodes that compute what a contributed one does; None where there are none, or a fact is missing.
+    """Standard nodes that compute the same as a contributed one; None if there are none, or a fact is missing.
 
     Args:
-        node: Of a model that has ONNX's opset ``version``.
-        version: From 17; see ``opset_to_write_in``.
+        node: A node of a model that has ONNX's opset ``version``.
+        version: Opset from 17 on; see ``opset_to_write_in``.
         facts: The known facts about the node's inputs.
         exact: If not, types and shapes of the outputs are all that counts, and fewer facts are needed.
 

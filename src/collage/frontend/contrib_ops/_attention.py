@@ -49,7 +49,7 @@ def _quantised_attention(b: Body) -> Sequence[str]:
 def _self_attention(
     b: Body, joint: str, widths: Sequence[int], *, mask: int, past: int, addend: int | None = None
 ) -> Sequence[str]:
-    """Of a product [N, S, Hq + Hk + Hv] that lacks its bias; and the cache afterwards."""
+    """Queries, keys and values of a product [N, S, Hq + Hk + Hv] without its bias; and the cache afterwards."""
     joint = b("Add", joint, b.input(2)) if b.has(2) else joint
     parts = b.several(3, "Split", joint, b.integers(*widths), axis=-1)
     heads = _Inputs(*(_heads(b, x, width) for x, width in zip(parts, widths, strict=True)))
@@ -112,7 +112,7 @@ def _attended(b: Body, heads: _Inputs, width: int, value_width: int, *, mask: in
 
 
 def _penalties(b: Body, mask: int) -> str:
-    """Of [N, T] or [N, S, T], 1 where a key counts and 0 where it does not, for scores [N, heads, S, T]."""
+    """The mask for scores [N, heads, S, T], made of [N, T] or [N, S, T] with 1 for keys that count and 0 for others."""
     axes = {2: (1, 2), 3: (1,)}.get(b.rank(mask) or 0)
     if axes is None:
         raise Undefined

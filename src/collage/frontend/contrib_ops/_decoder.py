@@ -80,7 +80,7 @@ def _mat_mul_n_bits(b: Body) -> Sequence[str]:
 
 
 def _group_query_attention(b: Body) -> Sequence[str]:
-    """Types and shapes only: how much of the cache counts, and where new keys go, is told by values at run time.
+    """Types and shapes only: values at run time decide which part of the cache counts, and where new keys go.
 
     Query [N, S, heads * w] and key, or both and values in one; values, past key [N, groups, P, w] and value, lengths, the
     longest of them. The result is [N, S, heads * w]; the cache afterwards [N, groups, P or that longest, w].

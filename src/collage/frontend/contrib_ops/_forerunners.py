@@ -1,4 +1,4 @@
-"""Operators that ONNX Runtime had before ONNX took them up, or that say the same in other words."""
+"""Operators of ONNX Runtime that ONNX adopted later, or that have the meaning of ONNX operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RENAMED = 20
 
 
 def _same(op_type: str, most: int) -> Definition:
-    """An operator that means the same in ONNX, of so many inputs at most."""
+    """The ONNX operator of equal meaning, and its largest number of inputs."""
     return lambda b: [b(op_type, *(b.input(i) for i in range(min(b.count, most)) if b.has(i)), **b.attributes())]
 
 

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 __all__ = ["Body", "Definition", "Facts", "Undefined"]
 
 Facts = Callable[[str], "tuple[int, Sequence[int | None] | None]"]
-"""Element type of a value, 0 where it is not known, and its lengths, None where the rank is not known."""
+"""Element type of a value, 0 if it is not known, and its lengths, None if the rank is not known."""
 
 
 class Undefined(Exception):
@@ -84,16 +84,16 @@ class Body:
         return bool(shape) and shape != [1]
 
     def kind(self, index: int) -> int:
-        """Element type of an input, 0 where it is not known."""
+        """Element type of an input, 0 if it is not known."""
         return self._facts(self.input(index))[0]
 
     def rank(self, index: int) -> int | None:
-        """Of an input, where it is known."""
+        """Return the rank of an input, None if it is not known."""
         shape = self._facts(self.input(index))[1]
         return None if shape is None else len(shape)
 
     def length(self, index: int, axis: int) -> int:
-        """Of an input along an axis; -1 where it is not known and need not be."""
+        """Return the length of an input along an axis; -1 if it is not known and need not be."""
         shape = self._facts(self.input(index))[1]
         length = None if shape is None or len(shape) <= axis else shape[axis]
         self.need(length is not None)

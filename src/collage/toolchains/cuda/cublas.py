@@ -34,7 +34,7 @@ class CublasToolchain(TorchCudaLibrary):
     what = "matrix products, a constant bias, Relu and Gelu"
 
     def pattern_table(self) -> Sequence[PatternEntry]:
-        """Products; with constant weights, also what cuBLASLt computes in the same pass."""
+        """Products; with constant weights, also the operators that cuBLASLt computes in the same pass."""
         from collage.pattern import NonLeafExternUse, is_const, is_op, maybe, wildcard
 
         product = is_op("MatMul")(wildcard(), wildcard())

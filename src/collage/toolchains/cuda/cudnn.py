@@ -4,7 +4,7 @@ Two decisions, and why:
 
 * **Layout.** Tensor cores read channels last: in TF32 and f16 cuDNN would otherwise transpose on every call, so activations
   and weights are laid out like that. In f32 it computes without tensor cores, and its fast algorithms (Winograd's, FFT) are
-  written for [N, C, H, W], which is also what crosses a kernel's border: nothing is laid out anew.
+  written for [N, C, H, W], which is also what crosses a kernel's border: nothing is transposed.
 * **Benchmark mode.** Which of its algorithms is fastest depends on the shape by factors, and its heuristics miss. A kernel
   is made once and runs often, so the first call of each shape tries them all.
 """
@@ -37,7 +37,7 @@ class CudnnToolchain(TorchCudaLibrary):
     what = "convolutions with constant weights, a residual and Relu"
 
     def pattern_table(self) -> Sequence[PatternEntry]:
-        """Convolutions, with what cuDNN computes in the same pass."""
+        """Convolutions, with the operators that cuDNN computes in the same pass."""
         from collage.pattern import NonLeafExternUse, is_const, is_op, maybe, wildcard
 
         conv = is_op("Conv")(wildcard(), is_const(), maybe(is_const()))
@@ -79,7 +79,7 @@ def _group(node: ir.Node, device: str, precision: str) -> Fused | None:
 
 
 def _epilogue(node: ir.Node) -> tuple[tuple[ir.Node, ...], ir.Value | None, bool]:
-    """The nodes after a convolution that are part of the call, what is added, and whether Relu follows."""
+    """The nodes after a convolution that are part of the call, the added value, and True if Relu follows."""
     if node.op_type == "ConvTranspose" or (user := only_user(node)) is None:
         return (node,), None, False
     if user.op_type == "Relu":
@@ -99,7 +99,7 @@ class _Geometry:
 
     Attributes:
         pad: Padding on both sides.
-        uneven: Padding beforehand, in the order of ``torch.nn.functional.pad``; empty where both sides are equal.
+        uneven: Padding beforehand, in the order of ``torch.nn.functional.pad``; empty if both sides are equal.
         stride: Steps.
         dilation: Distances within the window.
         groups: Groups of channels.

@@ -60,7 +60,7 @@ class CutlassToolchain(ToolchainBase):
         return cuda_support.ran_on(str(replace(target, options=())))
 
     def pattern_table(self) -> Sequence[PatternEntry]:
-        """Products with constant weights, and what their epilogue computes."""
+        """Products with constant weights, and the operators of their epilogue."""
         from collage.pattern import NonLeafExternUse, is_const, is_op, maybe, wildcard
 
         product = is_op("MatMul")(wildcard(), is_const())
@@ -82,7 +82,7 @@ class CutlassToolchain(ToolchainBase):
         return _OPTIONS
 
     def supports(self, node: ir.Node, target: Target) -> Support:
-        """Return if the operator may be in one of its kernels. The patterns say with which others."""
+        """Return if the operator may be in one of its kernels. The patterns define the operators around it."""
         if node.domain not in ("", "ai.onnx") or node.op_type not in _OPERATORS:
             return Support(False, f"cutlass is used for products with constant weights, not for {node.op_type}")
         dtype = elem_type(node.outputs[0])
@@ -144,7 +144,7 @@ class CutlassToolchain(ToolchainBase):
 
 
 class _Product:
-    """``activation(x @ w + b)`` with the tiling that was fastest for as many rows."""
+    """``activation(x @ w + b)`` with the tiling that was fastest for this number of rows."""
 
     def __init__(self, entry: Any, linear: Linear, device: cuda_support.TorchDevice, count: int) -> None:
         import torch

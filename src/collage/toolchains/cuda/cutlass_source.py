@@ -19,7 +19,7 @@ from collage._errors import CompileError
 __all__ = ["ACTIVATIONS", "Build", "find_headers", "find_nvcc", "tilings"]
 
 ACTIVATIONS = {"": "Identity", "relu": "ReLu", "gelu": "GELU"}
-"""Epilogues that CUTLASS computes as exactly as f32 goes; its GELU with tanh uses an approximate one."""
+"""Epilogues that CUTLASS computes with the accuracy of f32. Its GELU with tanh uses an approximate tanh, so it is left out."""
 
 _SIMT = (
     ("128,128,8", "32,64,8", 4),
@@ -139,12 +139,12 @@ def _library(build: Build) -> bytes:
 
 
 def find_nvcc() -> str | None:
-    """NVIDIA's compiler, None where it is not on the path."""
+    """NVIDIA's compiler, None if it is not on the path."""
     return shutil.which("nvcc")
 
 
 def find_headers() -> Path | None:
-    """CUTLASS's headers, which its wheel brings along; None where it is not installed."""
+    """CUTLASS's headers, which its wheel brings along; None if it is not installed."""
     spec = importlib.util.find_spec("cutlass_library")
     if spec is None or spec.origin is None:
         return None

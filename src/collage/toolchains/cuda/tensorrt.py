@@ -1,9 +1,9 @@
-"""TensorRT: whole sub-graphs, built into an engine for the device at hand.
+"""TensorRT: whole sub-graphs, built into an engine for the device of this machine.
 
-Its compiled form is the serialised engine, which fits this version of TensorRT and this kind of device only. Networks are
-strongly typed: what the model says is f32 is f32. TF32 is a flag that the builder sets by itself, so it is cleared; f16 is
-a model that is written in f16. Which of its kernels is fastest, the builder finds by running them: what it measured is kept
-for as long as the process lives, so that equal layers of other kernels are not measured again.
+Its compiled form is the serialised engine, which fits this version of TensorRT and this kind of device only. Networks
+are strongly typed: f32 in the model is computed in f32. The builder sets the TF32 flag by default, so it is cleared. For f16
+the model is written in f16. The builder times its own implementations of each layer. It keeps the timings until the
+process ends, so equal layers are not timed again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TensorRtToolchain(ToolchainBase):
     }
 
     def availability(self) -> Availability:
-        """Version of the package, and what is missing."""
+        """Version of the package, and the missing parts."""
         version = next(filter(None, map(cuda_support.package_version, _PACKAGES)), None)
         missing = None
         if version is None or importlib.util.find_spec("tensorrt") is None:
@@ -231,7 +231,7 @@ def _refuse_types(values: Iterable[ir.Value] | Iterator[ir.Value]) -> None:
 
 
 def _refuse_shapes(graph: ir.Graph) -> None:
-    """Engines are built for the shapes at hand; a range would have to be guessed, and costs speed within."""
+    """Engines are built for fixed shapes. A range of shapes would have to be guessed, and is slower."""
     for value in (*graph.inputs, *graph.outputs):
         if value.shape is None or not all(isinstance(size, int) and size > 0 for size in value.shape):
             raise Unsupported(f"tensorrt's engines are built for fixed shapes ({value.name!r} is {value.shape})")

@@ -1,3 +1,3 @@
-"""The host: kernels of one operator each, for what no other toolchain takes."""
+"""The host: kernels of one operator each, for operators that no other toolchain takes."""
 
 __all__: list[str] = []

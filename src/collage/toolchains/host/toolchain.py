@@ -1,4 +1,4 @@
-"""The host: what is left behind when every toolchain of the menu has taken its part.
+"""The host, which runs the operators that no toolchain of the menu takes.
 
 Views (Reshape and its like) run as NumPy and cost nothing; the rest falls back to ONNX Runtime, then to ONNX's
 reference implementation, so that a model is refused only if nothing at all can run an operator.
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Device, DeviceKernel, Kernel, Tensor
+    from collage.toolchains._contract import Kernel, Tensor
+    from collage.toolchains._device import Device, DeviceKernel
     from collage.toolchains.torch.cuda_support import TorchDevice
 
 __all__ = ["HostToolchain"]
@@ -117,7 +118,7 @@ class _ReferenceKernel:
 class _ViewKernel:
     """A chain of views: NumPy arrays over the memory of the inputs.
 
-    What it returns changes when the input does, and so by the next call: it counts as reused.
+    An output shares memory with an input, so it changes when the input does. It therefore counts as reused.
     """
 
     reuses_outputs = True
@@ -135,7 +136,7 @@ class _ViewKernel:
         self._outputs = [slots[value] for value in graph.outputs]
 
     def moved_to(self, device: Device) -> DeviceKernel | None:
-        """The same on a device between whose kernels it stands; None where it cannot be there."""
+        """The same on a device between whose kernels it stands; None if it cannot be there."""
         from collage.toolchains.torch.cuda_support import TorchDevice
 
         try:

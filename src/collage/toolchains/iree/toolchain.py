@@ -1,4 +1,4 @@
-"""IREE: sub-graphs lowered through MLIR to one module of native code, whose work a pool of quiet threads shares.
+"""IREE: sub-graphs lowered through MLIR to one module of native code, run by a pool of threads that sleep between runs.
 
 Its compiled form is for this machine's processor, weights included; loading it compiles nothing.
 """
@@ -62,13 +62,13 @@ _SETTINGS = (
     "--iree-llvmcpu-target-cpu=host",  # it would build for any x86-64 otherwise
 )
 _DOUBLES = "--iree-input-demote-f64-to-f32=false"
-"""f64 means f64. Where a kernel has none, IREE may demote the importer's own, of which not all can be computed with."""
+"""f64 means f64. If a kernel has no f64, IREE may demote constants of the importer, and some of these then cannot be computed."""
 _ENTRY = "kernel"
 _BFLOAT16 = "bfloat16"
 _ALIGNMENT = 64
-"""Bytes: what IREE's code takes for granted of every array."""
+"""Alignment in bytes that IREE's code assumes of every array."""
 _WRITERS = frozenset(("TopK", "Scatter", "ScatterElements", "ScatterND", "TensorScatter", "If", "Loop", "Scan"))
-"""Operators that IREE lets write over what they read last, be it the caller's: kernels that hold one are given copies."""
+"""Operators that IREE lets write over their last input, even if it belongs to the caller. Kernels with one get copies."""
 
 
 class IreeToolchain(ToolchainBase):
@@ -103,7 +103,7 @@ class IreeToolchain(ToolchainBase):
         return _OPTIONS
 
     def supports(self, node: ir.Node, target: Target) -> Support:
-        """Worth trying, unless a type speaks against it, or it is one that IREE is wrong of."""
+        """Accept an operator, unless its type is not supported or IREE is known to compute it wrongly."""
         return support_of(_refuse_types, node, _refusal)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
@@ -139,7 +139,7 @@ class IreeToolchain(ToolchainBase):
             return _translate(imported, level, [])
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
-        """Map the module into memory, on a device of as many threads as there are to be."""
+        """Map the module into memory, on a device with the requested number of threads."""
         check_options(target, _OPTIONS)
         device = _device(load_threads(target, options) or usable_cores())
         told = compiled.metadata
@@ -183,7 +183,7 @@ class _ModuleKernel:
         ]
 
     def _lent(self, x: Tensor) -> Any:
-        """A view of an array's own memory; None where it might be written to, or is not aligned as its code expects."""
+        """A view of an array's own memory; None if it might be written to, or is not aligned as its code expects."""
         if not self._only_reads or x.ctypes.data % _ALIGNMENT or not x.size or not x.flags.writeable:
             return None
         buffer = self._device.allocator.import_host_allocation(_bytes_of(x), self._memory, self._usage)
@@ -209,7 +209,7 @@ def _array(view: Any, dtype: np.dtype[Any]) -> Tensor:
 
 
 def _bytes_of(x: Tensor) -> Tensor:
-    """An array as what other libraries know of NumPy's types: bfloat16 is none of these."""
+    """An array in a type that other libraries know; bfloat16 becomes another type."""
     return x.view(np.uint16) if x.dtype.name == _BFLOAT16 else x
 
 
@@ -231,7 +231,7 @@ _devices: dict[int, Any] = {}
 
 
 def _device(threads: int) -> Any:
-    """Return the device of so many threads, one for the whole process."""
+    """Return the device with this number of threads. There is one in a process."""
     if threads not in _devices:
         _devices[threads] = _make_device(threads)
     return _devices[threads]
@@ -252,7 +252,7 @@ in_forks(_forget_devices)
 
 
 def _make_device(threads: int) -> Any:
-    """Make a device of so many threads, which sleep between runs. One thread is the caller's own.
+    """Make a device with this number of threads, which sleep between runs. One thread is the caller's own.
 
     The number is a flag of the whole process, read when a device is made. Memory of outputs that are no longer held is kept for
     the next ones: pages that are new to the process cost as much as a tenth of a large transpose.
@@ -269,27 +269,27 @@ def _refusal(node: ir.Node) -> str | None:
     """Return the reason to refuse an operator that IREE takes and computes wrongly, else None. ONNX's suite found these."""
     attributes = node.attributes
     if node.op_type == "Bernoulli" or node.op_type.startswith("Random"):
-        return f"iree draws {node.op_type}'s numbers by rules of its own"
+        return f"iree draws other random numbers for {node.op_type} than ONNX Runtime"
     if node.op_type == "DepthToSpace" and attributes.get_string("mode") == "CRD" and _makes_one_channel(node):
         return "iree shuffles the pixels of DepthToSpace with mode CRD where it makes one channel"
     if node.op_type == "Slice" and _begins_behind_the_end(node):
         return "iree reads beyond the end in Slice with a negative step"
     if node.op_type == "Pad" and attributes.get_string("mode") == "wrap":
-        return "iree's compiler does not come to an end of some Pads that wrap around"
+        return "iree's compiler does not terminate for some Pads of mode wrap"
     if node.op_type in ("ScatterElements", "ScatterND") and _writes_one_constant(node):
-        return f"iree reads behind the one constant index of a {node.op_type} of a constant"
+        return f"iree reads beyond the one constant index of {node.op_type} with constant data"
     if node.op_type == "SoftmaxCrossEntropyLoss" and len(node.inputs) > 2 and node.inputs[2] is not None:
-        return "iree is wrong of SoftmaxCrossEntropyLoss with weights"
+        return "iree computes SoftmaxCrossEntropyLoss with weights wrongly"
     if node.op_type == "MaxPool" and len(node.outputs) > 1 and not _is_one_whole_image(node):
-        return "iree finds other places than ONNX for the maxima of a MaxPool with padding, or of several images or channels"
+        return "iree returns wrong indices of MaxPool with padding, several images or several channels"
     if node.op_type == "LSTM" and len(node.inputs) > 7 and node.inputs[7] is not None:
         return "iree ignores the peepholes of LSTM"
     if node.op_type == "QLinearMatMul" and any(x is not None and len(x.shape or ()) > 2 for x in node.inputs):
-        return "iree is wrong of QLinearMatMul's batches"
+        return "iree computes batches of QLinearMatMul wrongly"
     if node.op_type == "GridSample":
-        return "iree takes wrong neighbours in a nearest GridSample, and reads beyond the image"
+        return "iree's GridSample in mode nearest takes wrong neighbours, and reads beyond the image"
     if node.op_type == "SpaceToDepth" and attributes.get_string("mode") == "CRD":
-        return "iree takes every SpaceToDepth for one of mode DCR"
+        return "iree computes every SpaceToDepth in mode DCR"
     if node.op_type == "AveragePool" and all(attributes.get_int(name) for name in ("ceil_mode", "count_include_pad")):
         return "iree counts elements beyond the padding of AveragePool with ceil_mode and count_include_pad"
     if node.op_type == "Scan" and _is_of_one_step(node):
@@ -329,7 +329,7 @@ def _writes_one_constant(node: ir.Node) -> bool:
 
 
 def _begins_behind_the_end(node: ir.Node) -> bool:
-    """Return True if a Slice with a negative step starts behind the end, which ONNX takes for the last element."""
+    """Return True if a Slice with a negative step starts beyond the end, where ONNX takes the last element."""
     given = [None if value is None else value.const_value for value in (*node.inputs, None, None, None, None)[:5]]
     starts, axes, steps = given[1], given[3], given[4]
     shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
@@ -346,7 +346,7 @@ def _refuse_types(values: Iterable[ir.Value]) -> None:
     for value in values:
         dtype = elem_type(value)
         if dtype is not None and dtype.name not in _TYPES:
-            raise Unsupported(f"iree is not asked for {dtype.name.lower()} ({value.name!r})")
+            raise Unsupported(f"iree is not used for {dtype.name.lower()} ({value.name!r})")
         if value.type is not None and dtype is None:
             raise Unsupported(f"iree takes tensors, not {value.type} ({value.name!r})")
 
@@ -386,7 +386,7 @@ def _import(kernel: ir.Model, workspace: Path, path: Path) -> None:
     """Write a kernel in MLIR.
 
     Raises:
-        Unsupported: It holds what the importer does not know.
+        Unsupported: It holds an operator or form that the importer does not know.
     """
     import onnx
     import onnx.shape_inference
@@ -416,10 +416,10 @@ def _import(kernel: ir.Model, workspace: Path, path: Path) -> None:
 
 
 def _translate(imported: Path, level: str, settings: Sequence[str]) -> Path:
-    """Has the compiler make a module, in a process of its own: it ends itself where it meets what it did not expect.
+    """Run the compiler in a new process, since it aborts its process on unexpected input.
 
     Raises:
-        Unsupported: The compiler says that it cannot.
+        Unsupported: The compiler reports that it cannot.
         CompileError: It died.
     """
     import iree.compiler

@@ -14,7 +14,7 @@ __all__ = ["LOWERINGS", "window_pads"]
 
 _LARGEST = 2**31 - 1
 _MOST = 1 << 16
-"""The largest stride, dilation, kernel or padding that is handed on: products of two fit 32 bits."""
+"""The largest stride, dilation, kernel or padding that ncnn gets: products of two fit 32 bits."""
 
 
 def _conv(op: Operator) -> Sequence[Blob]:
@@ -185,7 +185,7 @@ def window_pads(
 
 
 def _cut(op: Operator, whole: Sequence[int], out: Sequence[int]) -> list[int]:
-    """Return what a transposed convolution cuts off, beginnings first."""
+    """Return the lengths that a transposed convolution cuts off, beginnings first."""
     dims, mode = len(whole), op.text("auto_pad", "NOTSET")
     wanted = op.wholes("output_shape")
     if wanted or mode in ("SAME_UPPER", "SAME_LOWER"):

@@ -1,4 +1,4 @@
-"""Operators that compute each element by itself, and arithmetic of two tensors."""
+"""Elementwise operators, and arithmetic of two tensors."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _binary(op: Operator) -> Sequence[Blob]:
 
 
 def _joined(op: Operator, first: Blob | int, i: int) -> Blob:
-    """Join two operands: inputs by number, or what has been computed, which has the shape of the result."""
+    """Combine two operands: inputs by number, or a computed value, which has the shape of the result."""
     number = _BINARY.get(op.kind, 0)
     whole = op.out_shape()
     left, right = whole if isinstance(first, Blob) else op.shape(first), op.shape(i)

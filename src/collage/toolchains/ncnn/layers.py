@@ -47,10 +47,10 @@ _OWN_MEMORY = frozenset(
         "InnerProduct",
     )
 )
-"""Layers of which the result never shares the memory of an operand, and which do not write over it."""
+"""Layers whose result never shares the memory of an operand, and that do not write over it."""
 
 _FUSES = frozenset(kind for kind in _OWN_MEMORY if kind.startswith(("Conv", "Deconv")))
-"""Layers that apply an activation to what they have computed."""
+"""Layers that can apply an activation to their result."""
 
 
 @dataclass(frozen=True)
@@ -166,11 +166,11 @@ def _lengths(shape: tuple[int, ...]) -> dict[int, Parameter]:
 
 
 def fused(layers: Sequence[Layer], outputs: Iterable[str]) -> list[Layer]:
-    """Join layers that ncnn has as one: an activation with what it follows, and a product with a gate of the same value.
+    """Fuse layers that ncnn has as one: an activation with the layer before it, and a product with a gate of the same value.
 
     Args:
         layers: Layers in order.
-        outputs: Names of blobs that the network hands out.
+        outputs: Names of the network's output blobs.
     """
     for join in (_gated, _activated):
         layers = join(layers, Counter([*(name for layer in layers for name in layer.inputs), *outputs]))
@@ -198,7 +198,7 @@ def _gated(layers: Sequence[Layer], uses: Mapping[str, int]) -> list[Layer]:
 def _gate(
     makers: Mapping[str, Layer], uses: Mapping[str, int], gate: str
 ) -> tuple[str, str, Mapping[int, Parameter], tuple[str, ...]] | None:
-    """Return what a gate is computed from, the kind and parameters of the joined layer, and the blobs inside it."""
+    """Return the operand of a gate, the kind and parameters of the fused layer, and the blobs inside it."""
     maker = makers.get(gate)
     if maker is None or uses[gate] != 1 or len(maker.inputs) != 1:
         return None
@@ -251,7 +251,7 @@ def _activation(layer: Layer) -> tuple[int, tuple[Number, ...]] | None:
 
 
 def with_copies(layers: Sequence[Layer]) -> list[Layer]:
-    """Copy inputs for layers that could write over them, or hand their memory on: it belongs to the caller."""
+    """Copy inputs for layers that could write over them or return their memory, which belongs to the caller."""
     given = {layer.outputs[0] for layer in layers if layer.kind == "Input"}
     result: list[Layer] = []
     copied: dict[str, str] = {}
@@ -271,7 +271,7 @@ def with_splits(layers: Sequence[Layer], outputs: Sequence[str]) -> tuple[list[L
 
     Args:
         layers: Layers in order. Outputs that are not read are dropped, if a layer has no other.
-        outputs: Names of blobs that the network hands out, each as often as it is an output.
+        outputs: Names of the network's output blobs, each as often as it is an output.
 
     Returns:
         The layers, and the names under which the outputs are found.
@@ -330,5 +330,5 @@ def _number(value: Number) -> str:
             raise Unsupported(f"ncnn reads integers of 32 bits, not {value}")
         return str(value)
     if not math.isfinite(value):
-        raise Unsupported(f"ncnn reads no parameter that is {value}")
+        raise Unsupported(f"ncnn cannot read a parameter of value {value}")
     return f"{np.float32(value):.8e}"

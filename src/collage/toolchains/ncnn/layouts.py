@@ -30,7 +30,7 @@ _DIGITS = 1e-5
 
 
 def _kept(op: Operator) -> Sequence[Blob]:
-    """Return the operand: only its shape changes, which ncnn is told where it is read."""
+    """Return the operand: only its shape changes, and its reader gives that to ncnn."""
     op.one_result()
     blob = op.read() if op.constant(0) is not None else op.as_it_is()
     if math.prod(op.out_shape()) != math.prod(blob.shape):

@@ -96,7 +96,7 @@ def _lower(node: ir.Node, network: Network, blobs: dict[ir.Value, Blob]) -> None
     operator = Operator(node, network, blobs)
     lowering = _LOWERINGS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if lowering is None:
-        raise Unsupported(f"ncnn is given no {node.domain or 'ONNX'} {node.op_type}")
+        raise Unsupported(f"ncnn is not used for {node.domain or 'ONNX'} {node.op_type}")
     operator.refuse_types()
     made = lowering(operator)
     for value, blob in zip(node.outputs, made, strict=False):
@@ -108,7 +108,7 @@ def _lower(node: ir.Node, network: Network, blobs: dict[ir.Value, Blob]) -> None
 def _output(network: Network, blobs: Mapping[ir.Value, Blob], value: ir.Value) -> Blob:
     blob = blobs.get(value)
     if blob is None:
-        raise Unsupported(f"ncnn is given no output that is a constant, or not of float32 ({value.name!r})")
+        raise Unsupported(f"ncnn is not used for outputs that are constant or not float32 ({value.name!r})")
     return blob
 
 
@@ -121,7 +121,7 @@ class _GroupNorm:
         nodes: The others.
         x: The operand.
         groups: Number of groups.
-        epsilon: As of the normalisation of instances inside it.
+        epsilon: Epsilon of the instance normalisation inside it.
         scale: One number for each channel.
         bias: One number for each channel.
     """
@@ -135,7 +135,7 @@ class _GroupNorm:
     bias: np.ndarray
 
     def lower(self, network: Network, blobs: Mapping[ir.Value, Blob]) -> Blob:
-        """Add the layer that stands for all of it."""
+        """Add the layer that replaces the whole pattern."""
         shape = shape_of(self.x)
         blob = network.reshaped(blobs[self.x], (shape[1], 1, shape[2]) if len(shape) == 3 else shape[1:])
         parameters = {0: self.groups, 1: shape[1], 2: self.epsilon, 3: 1}

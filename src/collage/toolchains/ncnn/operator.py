@@ -1,4 +1,4 @@
-"""One ONNX operator as the functions see it that put it into layers."""
+"""One ONNX operator, in the form that the lowering functions use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Lowering", "Operator", "shape_in_ncnn", "shape_of"]
 
 _MOST_HELD = 1 << 20
-"""Elements of a constant that may stand where ncnn copies it in each run."""
+"""Largest constant, in elements, that may be used where ncnn copies it in each run."""
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:
@@ -120,7 +120,7 @@ class Operator:
         return self.network.reshaped(self.as_it_is(i), wanted)
 
     def as_it_is(self, i: int = 0) -> Blob:
-        """Return an input in whatever shape its blob has: one with as many elements."""
+        """Return an input in the shape of its blob, which has the same number of elements."""
         value = self.value(i)
         blob = self._blobs.get(value)
         if blob is None:

@@ -40,7 +40,7 @@ _OPTIONS: OptionValues = {"threads": None, "precision": ("f32", "bf16")}
 _OLDEST = 13
 """The operator set from which on attributes and inputs are those that the translation reads."""
 _MALFORMED = (ArithmeticError, LookupError, OSError, TypeError, ValueError)
-"""Errors of reading an operator that is not as ONNX defines it, or of which the weights are not there."""
+"""Errors of reading an operator that does not follow ONNX's definition, or whose weights are missing."""
 
 
 class NcnnToolchain(ToolchainBase):
@@ -113,7 +113,7 @@ class NcnnToolchain(ToolchainBase):
 
 
 class _NetKernel(InPlaceKernelBase):
-    """A network whose results are copied to where they belong, from ncnn's layout with padded channels."""
+    """A network whose results are copied from ncnn's layout with padded channels to the output arrays."""
 
     def __init__(self, net: _Net, compiled: Compiled) -> None:
         told = compiled.metadata
@@ -169,7 +169,7 @@ class _Net:
 
     @contextlib.contextmanager
     def run(self) -> Iterator[Any]:
-        """Provide what one run is asked of."""
+        """Return the extractor of one run."""
         with _team.of(self._threads):
             extractor = self.net.create_extractor()
             extractor.set_blob_allocator(self._results)

@@ -1,4 +1,7 @@
-"""Precisions beside f32, by name. Apart from the code that makes kernels of them, which running kernels does not need."""
+"""Precisions beside f32, by name.
+
+Running such kernels needs this module, but not the code that makes them.
+"""
 
 from __future__ import annotations
 
@@ -8,4 +11,4 @@ REDUCED = ("int8", "int8-dynamic", "w8", "w4")
 """Values of the option ``precision`` beside f32."""
 
 UNWANTED_OPTIMISERS = ["MatMulAddFusion"]
-"""It joins products that are written for 8 bits with a bias, to something that is computed in floats only."""
+"""It fuses 8-bit products with a bias into an operator that is computed in floats only."""

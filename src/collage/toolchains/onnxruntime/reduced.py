@@ -31,7 +31,7 @@ _STYLE = Int8Style(
 """Transposed convolutions and most activations are computed in floats."""
 
 _DYNAMIC = ["MatMul", "Gemm"]
-"""The quantiser makes products and sums of the latter first, so that it has to be told both."""
+"""The quantiser splits the latter into products and sums first, so both names are needed."""
 
 
 def save_reduced(kernel: ir.Model, target: Target, workspace: Path) -> tuple[tuple[str, ...], list[int]]:

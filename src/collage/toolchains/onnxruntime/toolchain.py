@@ -59,7 +59,7 @@ _NUMPY_TYPES = frozenset(
 _IN_FLOAT32 = "1"
 """ONNX Runtime's number of the type in which it may compute products with narrow weights."""
 _SILENT = 4
-"""Log severity "fatal": what matters also arrives as an exception."""
+"""Log severity "fatal", since errors also arrive as exceptions."""
 
 # Its Linux builds report on their use, from a thread beside what is timed. Nothing that Collage loads does, unless told to.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -96,7 +96,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
         return Availability(True, ort.__version__, build, devices, precisions=precisions)
 
     def availability_of(self, target: Target) -> Availability:
-        """For CUDA, also the device, and a build that has the provider."""
+        """Return the availability; on CUDA it depends on the device, and on a build that has the provider."""
         found = self.availability()
         return onnxruntime_cuda.availability(found.version, found.build) if target.kind == "cuda" else found
 
@@ -153,7 +153,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
     ) -> Mapping[str, float]:
-        """Seconds per node, from ONNX Runtime's own profiler; nothing on a device, where it tells when work was launched."""
+        """Seconds per node, from ONNX Runtime's own profiler. None on a device, where it reports launches and not runs."""
         if target.kind == "cuda":
             return {}
         _check(target)
@@ -345,7 +345,7 @@ def _layouts(session: Any) -> tuple[Layout, ...] | None:
 
 
 def _numpy_name(name: str) -> str | None:
-    """NumPy's name of the type behind ONNX Runtime's, None where it has none."""
+    """NumPy's name of the type behind ONNX Runtime's, None if it has none."""
     inner = name.removeprefix("tensor(").removesuffix(")")
     return {"float": "float32", "double": "float64"}.get(inner, inner if inner in _NUMPY_TYPES else None)
 

@@ -28,7 +28,7 @@ _SILENT = 4
 
 
 class UnoptimisedModel:
-    """A model file that can be asked for its outputs, and for the values in between.
+    """A model file that returns its outputs and inner values.
 
     Args:
         path: An ONNX file; its external data lies where it says, beside the file.
@@ -40,7 +40,7 @@ class UnoptimisedModel:
         evaluator: The name and version of the evaluator that runs it.
         inputs: Names of its inputs.
         outputs: Names of its outputs, in order.
-        values: Names of everything that can be asked for.
+        values: Names of the values that it can return.
     """
 
     def __init__(self, path: Path) -> None:

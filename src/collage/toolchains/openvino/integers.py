@@ -1,7 +1,7 @@
-"""Bounds on integers, which OpenVINO's CPU plugin computes in 32 bits at most, and many operators of in float32.
+"""Bounds on integers. OpenVINO's CPU plugin computes them in at most 32 bits, and in many operators in float32.
 
-A bound follows from constants, from shapes, and from what is guarded when a kernel runs. Values that only say how long
-tensors are, or where in one something is, are lengths. Arithmetic on lengths and small constants alone stays within 32
+A bound follows from constants, from shapes, and from guards that a kernel checks when it runs. Values that are only
+used as lengths or positions are called lengths. Arithmetic on lengths and small constants alone stays within 32
 bits in every model whose tensors fit into memory, so it is never refused.
 """
 
@@ -25,7 +25,7 @@ _LENGTH = 2**29
 _SMALL = 2**16
 """Constants up to this are lengths: paddings, strides, divisors."""
 _PADDED_WITH = 2
-"""The place of what Pad pads with."""
+"""Index of the input of Pad that holds the padding value."""
 _STEPS = 4
 """The place of Slice's steps."""
 _BOOL = 9
@@ -64,7 +64,7 @@ _IN_FLOAT = (
     | {"Clip", "Div", "Mod", "PRelu", "Pad", "Pow", "ReduceMax", "ReduceMean", "ReduceMin", "Relu", "Resize"}
     | {"ReverseSequence", "Trilu"}
 )
-"""Operators that are computed in float32, also of int32. ``Pad`` only rounds what it pads with."""
+"""Operators that are computed in float32, also of int32. ``Pad`` only rounds its padding value."""
 _ADDED = frozenset({"Add", "Sub", "Sum", "Mul", "Div", "Mod", "Neg", "Abs", "Range", "Sqrt", "ReduceProd"})
 _UNKNOWN = frozenset({"Pow", "BitShift", "ReduceL2", "ReduceSumSquare"})
 _ARITHMETIC = _ADDED | _SUMS | _PRODUCTS | _UNKNOWN | {"Cast", "ScatterElements", "ScatterND"}
@@ -77,7 +77,7 @@ class Bounds(NamedTuple):
     Attributes:
         low: No element is smaller.
         high: No element is larger.
-        is_length: The value says how long tensors are, or where something is in one.
+        is_length: The value is only used as a length or a position.
     """
 
     low: float
@@ -94,7 +94,7 @@ _UNBOUNDED = Bounds(-math.inf, math.inf)
 
 
 def computes_beyond(node: ir.Node, limit: int) -> str | None:
-    """Say why an operator's integers may not fit what the plugin computes them in; None if they do.
+    """Return the reason why an operator's integers may not fit the type in which the plugin computes them; None if they do.
 
     Args:
         node: The operator; operators before it, in its graph, are looked at.
@@ -116,7 +116,9 @@ def computes_beyond(node: ir.Node, limit: int) -> str | None:
         name = rounded.name
         return f"openvino's CPU plugin computes {node.op_type} of integers in float32 ({name!r} may be large)"
     if (least := _least(node)) is not None and known.of(least).low <= -_INT32:
-        return f"openvino's CPU plugin is wrong of {node.op_type} where {least.name!r} is the least integer of 32 bits"
+        return (
+            f"openvino's CPU plugin computes {node.op_type} wrongly if {least.name!r} is the least integer of 32 bits"
+        )
     return None
 
 
@@ -162,7 +164,7 @@ def _is_only_compared(op: str, place: int, bounds: Bounds) -> bool:
 
 
 def _least(node: ir.Node) -> ir.Value | None:
-    """Return what an operator reads that must not be the least integer of 32 bits: Cast to bool says False of it.
+    """Return the inputs of an operator that must not hold the least integer of 32 bits: Cast to bool says False of it.
 
     Slice divides by its size where it is a step, which ends the process.
     """
@@ -287,7 +289,7 @@ def _product(a: Bounds, b: Bounds) -> Bounds:
 
 
 def _made(node: ir.Node, operands: Sequence[Bounds | None]) -> Bounds:
-    """Bounds of what an operator makes."""
+    """Bounds of an operator's results."""
     op, given = node.op_type, [each for each in operands if each is not None]
     first, second = given[0], given[1] if len(given) > 1 else Bounds(0, 0, True)
     if op == "Where":

@@ -32,7 +32,7 @@ class KnownDefect:
 
 
 def known_wrong(node: ir.Node) -> str | None:
-    """Say what is wrong of an operator, found with ONNX's own cases and by comparison; None if nothing is known."""
+    """Return the known fault of an operator, found with ONNX's own test cases and by comparison; None if nothing is known."""
     return next((row.what.format(op=node.op_type) for row in _ROWS.get(node.op_type, ()) if row.when(node)), None)
 
 
@@ -64,7 +64,7 @@ def _counts_up_from_zero(node: ir.Node) -> bool:
 
 
 def _cuts_elsewhere(node: ir.Node) -> bool:
-    """Return True if a transposed convolution's padding follows from lengths, and the plugin pads otherwise."""
+    """Return True if a transposed convolution's padding follows from lengths, and the plugin pads differently."""
     mode, is_cut = _text(node, "auto_pad", "NOTSET"), "output_shape" in node.attributes
     shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
     is_known = shape is not None and all(isinstance(length, int) for length in shape[2:])
@@ -97,7 +97,7 @@ def _quantises_scaled_matrix(node: ir.Node) -> bool:
 
 
 def _window_of_two_sides(node: ir.Node) -> bool:
-    """Return True if an STFT has a window, and is told that it is not one-sided."""
+    """Return True if an STFT has a window and the attribute ``onesided=0``."""
     has_window = len(node.inputs) > 2 and node.inputs[2] is not None
     return has_window and node.attributes.get_int("onesided", 1) == 0
 
@@ -114,7 +114,7 @@ def _averages_past_padding(node: ir.Node) -> bool:
 
 
 def _axes_of_pool(node: ir.Node) -> list[tuple[int | None, int, int, int, int]]:
-    """Of each axis that a pool's window moves along: its length, or None; the window's reach and step; what is padded."""
+    """For each axis that a pool's window moves along: its length, or None; the window's reach and step; the padding."""
     attributes, x = node.attributes, node.inputs[0]
     windows = attributes.get_ints("kernel_shape") or ()
     ones, half = [1] * len(windows), len(windows)
@@ -168,7 +168,7 @@ def _is_along_default(node: ir.Node) -> bool:
 
 
 def _has_known_repeats(node: ir.Node) -> bool:
-    """Return True if a constant tells a Tile its repeats, or it has few axes, which go well without."""
+    """Return True if a Tile has constant repeats, or so few axes that variable repeats work too."""
     x, repeats = (*node.inputs, None, None)[:2]
     if repeats is not None and repeats.const_value is not None:
         return True
@@ -224,7 +224,7 @@ def _shifts_out(node: ir.Node) -> bool:
 
 
 def _has_axes(node: ir.Node) -> bool:
-    """Return True if a reduction is told axes, by a constant or, before opset 18, an attribute."""
+    """Return True if a reduction has axes, as a constant or, before opset 18, as an attribute."""
     axes = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] is not None else None
     return bool(node.attributes.get_ints("axes")) or (axes is not None and axes.size > 0)
 

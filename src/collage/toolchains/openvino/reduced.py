@@ -24,7 +24,7 @@ _INT8 = Int8Style(
     ),
     whole=False,
 )
-"""Its plugin merges rounding, biases and activations into whatever comes before them."""
+"""Its plugin merges rounding, biases and activations into the operator before them."""
 
 
 def save_as(precision: str | None, kernel: ir.Model, workspace: Path) -> tuple[tuple[str, ...], list[int]]:

@@ -6,7 +6,6 @@ the number of threads found there.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.metadata
 import os
@@ -14,19 +13,17 @@ import re
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from collage._errors import CompileError, TargetError, Unsupported
 from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
-from collage.toolchains._contract import IN_FLOATS, Availability, Compiled, Layout, LoadOptions, OptionValues, Support
-from collage.toolchains.openvino.integers import LIMITS, PLACES, WIDE, computes_beyond
+from collage.toolchains._contract import IN_FLOATS, Availability, Compiled, LoadOptions, OptionValues, Support
+from collage.toolchains.openvino.integers import LIMITS, PLACES, computes_beyond
+from collage.toolchains.openvino.request import AS_INT32, THREADS, fits, kernel_of, port_of_name
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command
-from collage.toolchains.sdk.in_place import InPlaceKernelBase, layouts_of
 from collage.toolchains.sdk.model_files import (
     check_options,
     elem_type,
@@ -37,7 +34,6 @@ from collage.toolchains.sdk.model_files import (
     values_of,
 )
 from collage.toolchains.sdk.profiler_names import BODY, TokenisedKernel, input_token, tokenised, tokens_in
-from collage.toolchains.sdk.thread_affinity import HelperThreads, computed_meanwhile, own_threads, started_meanwhile
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -58,17 +54,12 @@ _OPTIONS: OptionValues = {
 }
 _NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16")}
 """Instruction sets, by /proc/cpuinfo's names, without which a precision is emulated, and slower than f32."""
-_AS_INT32 = tuple(name.lower() for name in WIDE)
-
-_WATCHED = range(2, 5)
-"""Runs of a model that are watched for helper threads. In the first one, other threads may just be starting."""
-
 _OF_NO_PARTS = ("Concat", "ConstantOfShape")
 _TOLD_NOTHING = ("Expand", "Reduce", "Reshape", "Resize")
 """Beginnings of operators that do the right thing where an input after the first has no elements."""
 
 _TELEMETRY = "openvino_telemetry"
-"""The package with which OpenVINO reports on its use. Where it cannot be imported, a stub of OpenVINO's own takes its place."""
+"""The package with which OpenVINO reports on its use. If it cannot be imported, a stub of OpenVINO's own takes its place."""
 _ALLOWED = "COLLAGE_OPENVINO_TELEMETRY"
 """An environment variable: with the value 1, OpenVINO may report."""
 
@@ -133,7 +124,7 @@ class OpenVinoToolchain(ToolchainBase):
         model = _read(workspace / files[0])
         _refuse_changed(model, kernel.graph)
         _refuse_handed_through(model, kernel.graph)
-        with _threads.noticed():
+        with THREADS.noticed():
             _query(model)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
@@ -144,17 +135,15 @@ class OpenVinoToolchain(ToolchainBase):
         return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata=metadata)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
-        """Has the plugin compile the kernel, and makes one request."""
+        """Compile the kernel with the plugin, and make one request."""
         _check(target)
-        with _threads.noticed():
+        with THREADS.noticed():
             config = _config(target, options)
             keeps = _keeps_sums(target)
             key = self.name, compiled.metadata["model"], keeps, tuple(config.items())
             model = options.once(key, lambda: _compile(workspace / compiled.metadata["model"], config, keeps))
-        # Those that it pins itself, as its vendor has it, know their places.
-        request = _Request(model, compiled, None if options.exclusive else _threads)
-        layouts = _layouts(model, compiled)
-        return _RequestKernel(request) if layouts is None else _InPlaceRequestKernel(request, layouts)
+        # Threads that the plugin pins itself stay on their processors.
+        return kernel_of(model, compiled, None if options.exclusive else THREADS)
 
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
@@ -165,7 +154,7 @@ class OpenVinoToolchain(ToolchainBase):
             config = _config(target, LoadOptions(exclusive=True)) | {"PERF_COUNT": True}
             model = _compile(copy.path, config, _keeps_sums(target))
             request = model.create_infer_request()
-            ports = _port_of_name(model)
+            ports = port_of_name(model)
             feeds = {ports[input_token(i)]: x for i, x in enumerate(inputs) if input_token(i) in ports}
             origins = _origins(model, copy)
             samples: list[Mapping[int, float]] = []
@@ -175,145 +164,6 @@ class OpenVinoToolchain(ToolchainBase):
         return copy.named(
             {index: statistics.median(run.get(index, 0.0) for run in samples[1:]) for index in samples[0]}
         )
-
-
-class _Threads:
-    """OpenVINO's threads in this process: all models share those that compute; each has some that hardly do.
-
-    Attributes:
-        helpers: Threads that were seen to compute while a kernel ran.
-    """
-
-    def __init__(self) -> None:
-        self.helpers = HelperThreads()
-        self._known: set[int] = set()
-
-    @contextlib.contextmanager
-    def noticed(self) -> Iterator[None]:
-        """Notices threads that the caller has OpenVINO start."""
-        with started_meanwhile() as started:
-            yield
-        self._known = (self._known | started) & own_threads()
-
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Watch which threads help with a run."""
-        with self.noticed(), computed_meanwhile(self._known) as helping:
-            yield
-        self.helpers.add(helping)
-
-
-_threads = _Threads()
-
-
-class _Request:
-    """One inference request, called below its Python checks, with inputs shared.
-
-    Setting an input costs more than a small kernel takes, so an array that was set before is not set again.
-    """
-
-    def __init__(self, model: Any, compiled: Compiled, threads: _Threads | None) -> None:
-        from openvino import Tensor as OvTensor
-        from openvino._pyopenvino import InferRequest
-
-        self.tensor = OvTensor
-        self.precision: str = model.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-        self.request = model.create_infer_request()
-        self._infer = functools.partial(InferRequest.infer, self.request, {})
-        self._threads = threads
-        self._runs = 0
-        ports = _port_of_name(model)
-        self._ports = [ports.get(name) for name in compiled.inputs]
-        self._set: list[Tensor | None] = [None] * len(self._ports)
-        # A request only points to the memory of its inputs, so that copies must be kept.
-        self._held: list[Tensor | None] = [None] * len(self._ports)
-        types = [value.get_element_type().to_dtype().name for value in model.inputs]
-        indices = frozenset(compiled.metadata.get("indices", ()))
-        self._checked = [
-            i
-            for i, port in enumerate(self._ports)
-            if port is not None and types[port] in _AS_INT32 and i not in indices
-        ]
-        self._limit = int(compiled.metadata.get("limit", LIMITS[0]))
-        if self._limit < LIMITS[0]:
-            narrow = enumerate(self._ports)
-            self._checked += [
-                i for i, port in narrow if port is not None and types[port] == "int32" and i not in indices
-            ]
-        self._is_static = [port is not None and model.inputs[port].partial_shape.is_static for port in self._ports]
-
-    def infer(self, share_outputs: bool) -> Any:
-        """Run on the inputs that were set; outputs by port, in memory of the request's, or copied."""
-        if (threads := self._threads) is not None:
-            if self._runs < _WATCHED[-1]:
-                self._runs += 1
-                with threads.watched() if self._runs in _WATCHED else contextlib.nullcontext():
-                    return self._infer(share_outputs, False)
-            threads.helpers.move_off()
-        return self._infer(share_outputs, False)
-
-    def read(self, inputs: Sequence[Tensor]) -> None:
-        """Set the inputs."""
-        for i in self._checked:
-            _refuse_large(inputs[i], self._limit)
-        for i, (x, known) in enumerate(zip(inputs, self._set, strict=True)):
-            if x is not known:
-                self._read(i, x)
-
-    def _read(self, i: int, x: Tensor) -> None:
-        port = self._ports[i]
-        if port is None:
-            return
-        # NumPy has two 64-bit integers, long and long long; OpenVINO knows one, other runtimes may return the other.
-        canonical = np.dtype(x.dtype.name)
-        is_shared = x.flags.c_contiguous and x.flags.writeable
-        held = self._held[i] = x.view(canonical) if is_shared else np.array(x, canonical, order="C")
-        self.request.set_input_tensor(port, self.tensor(held, shared_memory=True))
-        # What was copied must be copied again, and an array of no fixed shape may be given another.
-        self._set[i] = x if is_shared and self._is_static[i] else None
-
-
-class _RequestKernel:
-    """A request whose outputs are copied: their sizes vary, and with them their places, or they are inputs."""
-
-    reuses_outputs = False
-    allocates_outputs = True
-
-    def __init__(self, request: _Request) -> None:
-        self._request = request
-        self.precision = request.precision
-
-    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        self._request.read(inputs)
-        return list(self._request.infer(share_outputs=False).values())
-
-
-class _InPlaceRequestKernel(InPlaceKernelBase):
-    """A request that writes where it is told."""
-
-    def __init__(self, request: _Request, layouts: Sequence[Layout]) -> None:
-        super().__init__(layouts)
-        self._request = request
-        self.precision = request.precision
-
-    def run_into(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        self._request.read(inputs)
-        self._write_to(outputs)
-        self._request.infer(share_outputs=True)
-
-    def _handle(self, y: Tensor) -> object:
-        return self._request.tensor(y, shared_memory=True)
-
-    def _bind_output(self, i: int, handle: object) -> None:
-        self._request.request.set_output_tensor(i, handle)
-
-
-def _layouts(model: Any, compiled: Compiled) -> tuple[Layout, ...] | None:
-    """Layouts of the outputs, if all are fixed and none is an input."""
-    if set(compiled.inputs) & set(compiled.outputs) or not all(port.partial_shape.is_static for port in model.outputs):
-        return None
-    dtypes = [port.get_element_type().to_dtype().name for port in model.outputs]
-    return layouts_of(dtypes, [tuple(port.shape) for port in model.outputs])
 
 
 def _check(target: Target) -> None:
@@ -332,7 +182,7 @@ def _keeps_sums(target: Target) -> bool:
 
 
 def _config(target: Target, options: LoadOptions) -> dict[str, Any]:
-    """Properties for the plugin: its best settings for latency, in the precision that was asked for."""
+    """Properties for the plugin: its best settings for latency, in the target's precision."""
     precision = target.option("precision") or "f32"
     floats = precision if precision in _NATIVE else target.option("floats") or "f32"
     config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
@@ -396,7 +246,7 @@ def _compile(path: Path, config: Mapping[str, Any], keeps_sums: bool = False) ->
 
 
 def _refuse_misread(values: Iterable[ir.Value]) -> None:
-    """Refuse what OpenVINO would take for something else without saying so.
+    """Refuse operators that OpenVINO would compute wrongly without an error.
 
     It computes float64 in float32, 64-bit integers in 32 bits (end markers of Slice excepted: these it clamps), has no
     strings, and reads a constant of no elements as a scalar.
@@ -410,14 +260,14 @@ def _refuse_misread(values: Iterable[ir.Value]) -> None:
             continue
         if tensor.size == 0 and not _is_read_as_nothing(value):
             raise Unsupported(f"openvino reads a constant of no elements as a scalar ({value.name!r})")
-        if dtype.name.lower() not in _AS_INT32:
+        if dtype.name.lower() not in AS_INT32:
             continue
-        if not _fits(tensor.numpy()) and any(user.op_type != "Slice" for user, _ in value.uses()):
+        if not fits(tensor.numpy()) and any(user.op_type != "Slice" for user, _ in value.uses()):
             raise Unsupported(f"openvino's CPU plugin computes {dtype.name.lower()} in 32 bits ({value.name!r})")
 
 
 def _is_read_as_nothing(constant: ir.Value) -> bool:
-    """Return True if an empty constant only tells operators that there are no parts, lengths, axes or regions."""
+    """Return True if an empty constant is only used as a list of parts, lengths, axes or regions."""
     return not constant.is_graph_output() and all(
         user.op_type in _OF_NO_PARTS or (place > 0 and user.op_type.startswith(_TOLD_NOTHING))
         for user, place in constant.uses()
@@ -441,9 +291,11 @@ def _refuse_changed(model: Any, graph: ir.Graph) -> None:
         if expected.numpy().isbuiltin != 1:
             raise Unsupported(f"openvino's Python interface does not take {expected.short_name()} ({value.name!r})")
         if expected.numpy() != got.to_dtype():
-            raise Unsupported(f"openvino makes {got.get_type_name()} of {value.name!r}, a {expected.short_name()}")
+            raise Unsupported(f"openvino converts {value.name!r} from {expected.short_name()} to {got.get_type_name()}")
         if value.shape is not None and not _agree(value.shape, port.partial_shape):
-            raise Unsupported(f"openvino makes {port.partial_shape} of {value.name!r}, of shape {value.shape}")
+            raise Unsupported(
+                f"openvino changes the shape of {value.name!r} from {value.shape} to {port.partial_shape}"
+            )
 
 
 def _agree(shape: ir.Shape, got: Any) -> bool:
@@ -472,34 +324,16 @@ def _is_index(value: ir.Value) -> bool:
 
 
 def _limit(graph: ir.Graph) -> int:
-    """The largest magnitude of inputs with which no operator of a kernel goes beyond what it is computed in.
+    """The largest magnitude of inputs with which no operator of a kernel exceeds the range of its type.
 
     Raises:
-        Unsupported: There is none that inputs can be held to.
+        Unsupported: No limit of inputs is small enough.
     """
     for limit in LIMITS:
         if not any(computes_beyond(node, limit) for node in graph.all_nodes()):
             return limit
     refuse_operators(lambda node: computes_beyond(node, LIMITS[-1]), graph)
     raise AssertionError("what is refused at a limit is refused")
-
-
-def _fits(x: Tensor, limit: int = LIMITS[0]) -> bool:
-    # The bits of all of them together are no less than the largest: one look at each is enough.
-    if x.size == 0 or 0 <= np.bitwise_or.reduce(x, axis=None) <= limit:
-        return True
-    return bool(x.max() <= limit and x.min() >= ~limit)
-
-
-def _refuse_large(x: Tensor, limit: int) -> None:
-    if not _fits(x, limit):
-        held = "in 32 bits" if limit >= LIMITS[1] else "in float32"
-        raise Unsupported(f"openvino's CPU plugin computes {x.dtype} {held}, and an input has larger values")
-
-
-def _port_of_name(model: Any) -> Mapping[str, int]:
-    """Input ports by name; a name is missing where nothing uses the input."""
-    return {name: port for port, value in enumerate(model.inputs) for name in value.get_names()}
 
 
 def _origins(model: Any, copy: TokenisedKernel) -> Mapping[str, int]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["ALIGNMENT_BYTES", "aligned_bytes", "size_bytes"]
 
 ALIGNMENT_BYTES = 64
-"""A line of the cache: stores across its border cost up to a hundredth of a model; some toolchains copy what begins elsewhere."""
+"""Bytes of a cache line. Stores across its border cost up to 1 % of a model's time. Some toolchains copy other arrays."""
 
 
 def size_bytes(layout: Layout) -> int:
@@ -22,10 +22,10 @@ def size_bytes(layout: Layout) -> int:
 
 
 def aligned_bytes(size: int, offset: int = 0) -> Tensor:
-    """New memory that begins at a line of the cache, or so many bytes after one.
+    """New memory that begins at a cache line, or ``offset`` bytes after one.
 
     Returns:
-        A view of so many bytes; its ``base`` owns the memory.
+        A view of ``size`` bytes; its ``base`` owns the memory.
     """
     owner = np.empty(ALIGNMENT_BYTES + offset + size, np.uint8)
     start = -owner.ctypes.data % ALIGNMENT_BYTES + offset

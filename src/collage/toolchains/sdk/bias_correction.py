@@ -1,4 +1,4 @@
-"""Correction of biases for what rounding weights does to the mean of a product.
+"""Correction of biases for the change of a product's mean that rounding its weights causes.
 
 Each weight is off by up to half a step. Inputs with a mean other than zero, such as results of a ``Relu``, turn that into a
 shift of each result channel, the same for every input. It follows from the weights and the means of the inputs, and is
@@ -24,7 +24,7 @@ __all__ = ["input_means", "mean_shift"]
 
 
 def input_means(node: ir.Node) -> Tensor | None:
-    """Return the means that are noted for what a product adds up over; None if there are none that fit."""
+    """Return the noted means of a product's input along the axis that it sums over; None if there are none that fit."""
     value, weight = node.inputs[:2]
     assert value is not None and weight is not None and weight.const_value is not None
     shape = weight.const_value.shape.numpy()
@@ -37,7 +37,7 @@ def input_means(node: ir.Node) -> Tensor | None:
 
 
 def mean_shift(node: ir.Node, change: Tensor, means: Tensor) -> Tensor:
-    """Return the mean of what a change of a product's weights adds to each result channel.
+    """Return the mean that a change of a product's weights adds to each result channel.
 
     Args:
         node: The product.

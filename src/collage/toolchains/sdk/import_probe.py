@@ -28,7 +28,7 @@ _AT_ONCE = threading.BoundedSemaphore(4)
 """Some packages take half a gigabyte to import."""
 _LOOK_S = 0.02
 _TAIL_BYTES = 1 << 16
-"""Of what a package writes, the end tells why it failed; as much as a pipe holds."""
+"""Bytes kept from the end of a package's output, which holds the error: as much as a pipe holds."""
 _END_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.getppid() == int(sys.argv[1]) or os._exit(1)"
 )
@@ -42,7 +42,7 @@ _alone: ContextVar[bool] = ContextVar("_alone", default=False)
 
 @contextmanager
 def importing_here(*, alone: bool = False) -> Iterator[None]:
-    """For processes that import the packages next, or may crash: they are imported at once, and not elsewhere first.
+    """Context for processes that import the packages next, or may crash: no other process tries the import first.
 
     Args:
         alone: True if the process has one thread and serves this toolchain only.

@@ -1,4 +1,4 @@
-"""Kernels that write their outputs where they are told."""
+"""Kernels that write their outputs into the caller's arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEPT = 4
 
 
 def layouts_of(dtypes: Sequence[str | None], shapes: Sequence[Sequence[object]]) -> tuple[Layout, ...] | None:
-    """Layouts of outputs, or None where one is not known before a call, or has no elements to write."""
+    """Layouts of outputs, or None if one is not known before a call, or has no elements to write."""
     layouts = []
     for dtype, shape in zip(dtypes, shapes, strict=True):
         axes = tuple(axis for axis in shape if isinstance(axis, int) and axis > 0)
@@ -43,7 +43,7 @@ class InPlaceKernelBase:
         self._handles: list[dict[int, tuple[Tensor, object]]] = [{} for _ in self.layouts]
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Run the kernel; what it returns is overwritten by the next call."""
+        """Run the kernel. The next call overwrites the returned arrays."""
         self._own = self._own or [_buffer(layout) for layout in self.layouts]
         self.run_into(inputs, self._own)
         return list(self._own)

@@ -2,8 +2,7 @@
 
 Activations are unsigned bytes with a zero point, weights signed bytes with a scale for each result channel. The runtimes
 that read such a model compute the products in integers. The answers are those of the model as it is written, but for the
-rounding of sums. If the means of a product's inputs are known, its bias makes up for the mean of what rounding its weights
-does.
+rounding of sums. If the means of a product's inputs are known, its bias corrects the mean error of rounding its weights.
 """
 
 from __future__ import annotations
@@ -32,15 +31,17 @@ _OLDEST_OPSET = 13
 _LEVELS = 255
 _BIAS_LIMIT = 2**31 - 1
 _SMALLEST_SCALE = 1e-20
-"""Of weights: times the smallest scale of activations, it is still a float32."""
+"""Smallest scale of weights. Multiplied by the smallest scale of activations, it is still a normal float32."""
 
 
 def in_int8(kernel: ir.Model, style: Int8Style) -> ir.Model:
-    """Return a copy of a kernel with what profits in calibrated 8-bit integers; inputs and outputs stay as they are.
+    """Return a copy of a kernel whose operators compute in calibrated 8-bit integers if they profit.
+
+    Inputs and outputs keep their types.
 
     Args:
         kernel: Its values carry their ranges, see ``collage.graph.value_range``.
-        style: What the runtime computes in 8 bits.
+        style: The operators that the runtime computes in 8 bits.
 
     Raises:
         Unsupported: Nothing in the kernel profits, it is quantised already, or ranges are not known.
@@ -86,7 +87,7 @@ def scale_and_zero_point(covered: Range) -> tuple[Tensor, Tensor]:
 
 
 def weight_scales(weight: Tensor, axis: int, bits: int) -> Tensor:
-    """Return the scale of each channel of weights; 1 where the whole channel is too small for any other.
+    """Return the scale of each channel of weights; 1 if the whole channel is too small for any other.
 
     Args:
         weight: The weights.
@@ -116,7 +117,7 @@ class _Writer:
         self._adding = {node: _constant_sum(node) for node in placement.products if node.op_type == "MatMul"}
 
     def drop_activation(self, node: ir.Node) -> None:
-        """Remove an activation; rounding to the range of its result stands for it."""
+        """Remove an activation; rounding to the range of its result replaces it."""
         before, after = node.inputs[0], node.outputs[0]
         assert before is not None
         self._replaced[after] = before
@@ -125,7 +126,7 @@ class _Writer:
         self._graph.remove(node, safe=True)
 
     def round_value(self, value: ir.Value, covered: Range) -> None:
-        """Has a value rounded for those nodes that read it in 8 bits, or for all."""
+        """Round a value for the nodes that read it in 8 bits, or for all readers."""
         everywhere = value in self._placement.everywhere
         like = self._placement.scaled_like.get(value)
         value = self._replaced.get(value, value)
@@ -153,7 +154,7 @@ class _Writer:
             self._graph.insert_before(self._graph[0], [quantize, dequantize])
 
     def round_weights(self, node: ir.Node) -> None:
-        """Has a product read weights of signed bytes and, if the runtime wants it, a bias in units of the products."""
+        """Let a product read weights of signed bytes and, for some runtimes, a bias in units of the products."""
         weight = _array(node.inputs[1])
         axis = channel_axis(node)
         scales = weight_scales(weight, axis, self._weight_bits)
@@ -177,7 +178,7 @@ class _Writer:
             self._read_integers(node, 2, integers, (scales * np.float32(unit)).astype(np.float32), 0)
 
     def _correct(self, node: ir.Node, shift: Tensor) -> None:
-        """Take the mean of what rounded weights add off a product's bias, or off a constant that is added to its result."""
+        """Subtract the mean error of rounded weights from a product's bias, or from a constant that is added to its result."""
         node, index = (self._adding.get(node) or (node, -1)) if node.op_type == "MatMul" else (node, 2)
         if index < 0:
             return
@@ -193,7 +194,7 @@ class _Writer:
         node.replace_input_with(index, self._constant(f"{node.name}_corrected", corrected))
 
     def round_constants(self, node: ir.Node) -> None:
-        """Has a node between products read its constants as unsigned bytes with a zero point."""
+        """Have a node between products read its constants as unsigned bytes with a zero point."""
         if node.op_type not in self._style.between:
             return
         for index, value in enumerate(node.inputs):
@@ -211,7 +212,7 @@ class _Writer:
                 del self._graph.initializers[name]
 
     def _unit(self, node: ir.Node) -> Any:
-        """The scale of what a product reads first."""
+        """The scale of a product's first input."""
         dequantize = node.inputs[0].producer() if node.inputs[0] is not None else None
         assert dequantize is not None and dequantize.op_type == "DequantizeLinear"
         return _array(dequantize.inputs[1])
@@ -219,7 +220,7 @@ class _Writer:
     def _read_integers(
         self, node: ir.Node, index: int, integers: Tensor, scale: Tensor, axis: int | None, zero: Tensor | None = None
     ) -> None:
-        """Has a node read integers in place of a constant."""
+        """Have a node read integers in place of a constant."""
         old = node.inputs[index]
         assert old is not None
         zero = np.zeros(scale.shape, integers.dtype) if zero is None else zero
@@ -235,7 +236,7 @@ class _Writer:
         node.replace_input_with(index, dequantize.outputs[0])
 
     def _take_output(self, old: ir.Value, new: ir.Value) -> None:
-        """Has a value take the place, and the name, of another among the graph's outputs."""
+        """Replace an output of the graph by another value, which takes over its name."""
         if old.is_graph_output():
             name = old.name
             old.name = self._names.fresh(f"{name}_inner")

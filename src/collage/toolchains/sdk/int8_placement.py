@@ -1,7 +1,7 @@
 """Placement of 8-bit numbers in a kernel: the nodes that compute with them, and the values that are rounded to them.
 
-Matrix products and convolutions with constant weights profit, so they decide. What lies between them stays in 8 bits if
-its inputs are in 8 bits already and something reads its result in 8 bits. All else stays in float, and reads values
+Matrix products and convolutions with constant weights profit, so they decide. Operators between them stay in 8 bits if
+their inputs are in 8 bits already and a reader takes their result in 8 bits. All else stays in float, and reads values
 that were not rounded where that costs nothing.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Int8Style", "Placement", "Range", "channel_axis", "place", "settled"]
 
 _SMALLEST, _LARGEST = 1e-15, 1e15
-"""Of ranges: products of scales beyond do not fit float32."""
+"""Largest range: products of larger scales do not fit float32."""
 _QUANTISED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger")
 
 Range = tuple[float, float]
@@ -37,8 +37,8 @@ class Int8Style:
         products: Operators with constant weights, which profit.
         between: Operators whose results have ranges of their own.
         carriers: Operators that only move, pick or repeat elements, so that results have the scale of the first input.
-        whole: Operators in 8 bits must read and write 8 bits, products in ``float_results`` excepted. If not, the runtime
-            merges rounding into whatever comes before it.
+        whole: Operators in 8 bits must read and write 8 bits, products in ``float_results`` excepted. If not, the
+            runtime merges rounding into the operator before it.
         float_results: Products that may write floats.
         rounds_biases: Biases are 32-bit integers, in units of the products.
     """
@@ -63,9 +63,9 @@ class Placement:
         products: Nodes whose weights are rounded, in the graph's order.
         nodes: These, and the nodes between them.
         rounded: Values that are rounded, with the range that 8 bits cover; in the graph's order.
-        scaled_like: For some of them, the value whose scale they have.
+        scaled_like: The value whose scale they share, for some of them.
         everywhere: Tensors among them that float nodes read rounded, too.
-        implied: Activations after which a value is rounded to what they let through, so that they need not be computed.
+        implied: Activations that rounding to the range of their result replaces, so that they need not be computed.
     """
 
     products: tuple[ir.Node, ...]
@@ -77,7 +77,7 @@ class Placement:
 
 
 def place(graph: ir.Graph, style: Int8Style) -> Placement:
-    """Return what of a kernel is computed in 8 bits.
+    """Return the part of a kernel that is computed in 8 bits.
 
     Raises:
         Unsupported: The kernel is quantised already, nothing in it profits, or ranges are not known.
@@ -112,7 +112,7 @@ class _Placer:
     def place(self) -> Placement:
         if self._unknown:
             name = next(iter(self._unknown))
-            raise Unsupported(f"nothing is known of the range of {name!r}: 8 bits need calibrated ranges")
+            raise Unsupported(f"the range of {name!r} is not known: 8 bits need calibrated ranges")
         if not self._products:
             raise Unsupported(f"the kernel has no {', '.join(sorted(self._style.products))} that profits from 8 bits")
         self._drop_unsupported()
@@ -135,7 +135,7 @@ class _Placer:
         return node is not None and node in self._nodes and self._style.writes_rounded(node)
 
     def _drop_unsupported(self) -> None:
-        """Drop what lies between until all that is left reads and is read in 8 bits."""
+        """Drop operators between products until each remaining one reads and is read in 8 bits."""
         changed = True
         while changed:
             before = len(self._nodes)
@@ -172,7 +172,7 @@ class _Placer:
     def _covered(self, value: ir.Value) -> Range | None:
         """The range that 8 bits can cover of a value, with 0 inside; None if its elements are in none that they can.
 
-        A value without a note has that of what it is picked from.
+        A value without a noted range has the range of the tensor that it is picked from.
         """
         low, high = value_range(value) or (math.nan, math.nan)
         node = value.producer()
@@ -224,7 +224,7 @@ def _graph_of(value: ir.Value) -> ir.Graph | None:
 
 
 def _maker(value: ir.Value) -> ir.Node | None:
-    """The node that makes a value, or makes what an activation makes it from."""
+    """The node that makes a value, or the node before the activation that makes it."""
     node = value.producer()
     if node is not None and _is_implied(node, value):
         return _first(node).producer()
@@ -277,7 +277,7 @@ def _is_finite(value: ir.Value) -> bool:
 
 
 def _is_candidate(node: ir.Node) -> bool:
-    """Return True if a node may compute in 8 bits, as far as types tell."""
+    """Return True if the types of a node permit 8 bits."""
     has_types = bool(node.inputs) and node.inputs[0] is not None and all(map(_is_float32, node.outputs))
     return node.domain == "" and has_types and _is_float32(_first(node)) and not stays_float(node)
 

@@ -43,7 +43,7 @@ def kernel_name(kernel: ir.Model) -> str:
     """The kernel's graph name, with which every file that belongs to it begins.
 
     Raises:
-        CompileError: It is empty, or would lead out of the workspace.
+        CompileError: The name is empty, or would lead out of the workspace.
     """
     name = kernel.graph.name
     if not name or name != Path(name).name or name in (".", "..") or "\0" in name:
@@ -64,7 +64,7 @@ def save_kernel(kernel: ir.Model, workspace: Path, form: str = "") -> tuple[str,
     Args:
         kernel: The kernel.
         workspace: The folder.
-        form: What tells the file from that of the kernel as it was, such as ``.int8``.
+        form: Suffix that tells this file from that of the kernel as it was, such as ``.int8``.
 
     Returns:
         Names of all files that belong to the kernel, those of its weights included.
@@ -138,7 +138,7 @@ def _nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def refuse_operators(refusal: Callable[[ir.Node], str | None], graph: ir.Graph) -> None:
-    """Raise ``Unsupported`` with what ``refusal`` tells of the first operator of a kernel that it refuses."""
+    """Raise ``Unsupported`` with the reason that ``refusal`` returns for the first operator that it refuses."""
     for node in graph.all_nodes():
         if (reason := refusal(node)) is not None:
             raise Unsupported(reason)
@@ -149,7 +149,7 @@ def support_of(
     node: ir.Node,
     refusal: Callable[[ir.Node], str | None] = lambda node: None,
 ) -> Support:
-    """Return the result of two checks of an operator: one that tells a reason, and one of its values, which raises."""
+    """Return the reason against an operator from two checks: one returns a reason, and one of its values raises."""
     try:
         reason = refusal(node)
         if reason is None:
@@ -164,14 +164,14 @@ def support_of(
 def load_threads(target: Target, options: LoadOptions) -> int:
     """Return the threads that a kernel is to use.
 
-    It is the target's own number, or else what the loader asks for, or else what a container leaves work for. 0 is the
+    It is the target's own number, or else the loader's, or else the number that the container's quota permits. 0 is the
     toolchain's default for the whole machine.
     """
     return int(target.option("threads") or options.threads) or thread_count()
 
 
 def usable_cores() -> int:
-    """Physical cores that this process may use: what toolchains take by default."""
+    """Physical cores that this process may use: the default of toolchains."""
     return min(psutil.cpu_count(logical=False) or 1, usable_processors())
 
 

@@ -1,7 +1,7 @@
 """Kernels whose matrix products read weights of 8 or 4 bits, and compute in floats or, in short blocks, in bytes.
 
-A product of few rows takes as long as reading its weights does. Of many rows it takes longer than with floats, so those are
-left as they are.
+A product of few rows takes as long as reading its weights does. With many rows it takes longer than with floats, so
+such products stay as they are.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _SPIN_COUNT = "2000"
 
 @contextlib.contextmanager
 def quiet_threads() -> Iterator[None]:
-    """Make threads quiet between two runs, of a library that is first imported meanwhile.
+    """Make the threads of an OpenMP library sleep between runs. The library must first be imported inside this context.
 
     A variable that was not set before is not left in the environment: timings are filed under it.
     """

@@ -1,7 +1,7 @@
-"""Finding a kernel's nodes again in what a toolchain's profiler reports.
+"""Mapping the names in a toolchain's profile back to a kernel's nodes.
 
-Toolchains name what they made of a node after it, or after a value that it produced, with words of their own around
-it. So a copy of the kernel is profiled in which every name is a token with the node's index.
+Toolchains name a layer after its node, or after a value of the node, with words of their own around it. So a copy of
+the kernel is profiled in which every name is a token with the node's index.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BODY = "collage_body_"
 
 @dataclass(frozen=True)
 class TokenisedKernel:
-    """A copy of a kernel with tokens for names, and what the tokens stand for.
+    """A copy of a kernel with tokens for names, and the name behind each token.
 
     Attributes:
         path: The copy.
@@ -45,7 +45,7 @@ class TokenisedKernel:
         return max(group, key=lambda index: (self.weights[index], index))
 
     def merged_group(self, nodes: Iterable[int], timed: Collection[int]) -> set[int]:
-        """Nodes, and what was merged into them: those before them that have no time of their own."""
+        """Nodes, each with the nodes merged into it: those before it that have no time of their own."""
         group, open_nodes = set(nodes), list(nodes)
         while open_nodes:
             found = {index for index in self.producers[open_nodes.pop()] if index not in timed and index not in group}
@@ -64,7 +64,7 @@ def input_token(index: int) -> str:
 
 
 def tokens_in(text: str) -> Sequence[int]:
-    """Indices of all nodes that a toolchain's name stands for, in the order in which it names them."""
+    """Indices of all nodes in a toolchain's name, in the order in which it names them."""
     return [int(index) for index in _TOKEN.findall(text)]
 
 
@@ -104,7 +104,7 @@ def _rename(graph: ir.Graph) -> None:
 
 
 def _largest_constants(nodes: Iterable[ir.Node]) -> list[int]:
-    """Size of the largest constant of each node; one that computes with constants only hands theirs on."""
+    """Size of the largest constant of each node. A node that computes with constants only passes their size on."""
     sizes: dict[ir.Value, int] = {}
     found = []
     for node in nodes:

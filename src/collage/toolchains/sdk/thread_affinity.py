@@ -2,7 +2,7 @@
 
 Linux often wakes a sleeping helper on the processor of the thread that called it, above all in virtual machines, and moves
 it away only milliseconds later. Kernels that take less than that then run on one processor, slower than without helpers.
-A model that one runtime runs alone settles after a while. Where kernels of several runtimes take turns it does not: with
+A model that one runtime runs alone settles after a while. If kernels of several runtimes take turns it does not: with
 two processors, convolutions of half a millisecond took 1.2 to 1.6 times as long, and up to four times just after another
 runtime's. So helpers are kept off the processor that their caller is on. The caller itself may run where it could before.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 __all__ = ["HelperThreads", "computed_meanwhile", "own_threads", "started_meanwhile"]
 
 _REST_S = 0.001
-"""For each helper, the least time between two moves. To move one takes some microseconds: so that it stays under a percent,
+"""Least time between two moves of a helper. A move takes some microseconds: so that it stays under a percent,
 also where several callers share helpers."""
 _THREADS = Path("/proc/self/task")
 _OWN_NAME = Path("/proc/thread-self/comm")
@@ -32,7 +32,7 @@ class HelperThreads:
     """Threads that help the caller of a runtime, one call at a time.
 
     Args:
-        threads: The system's numbers of threads in this process. Those that end are forgotten.
+        threads: The system's numbers of threads in this process. Ended threads are dropped.
     """
 
     def __init__(self, threads: Iterable[int] = ()) -> None:
@@ -71,10 +71,10 @@ class HelperThreads:
 
 @contextlib.contextmanager
 def started_meanwhile() -> Iterator[set[int]]:
-    """Collect the threads that the calling thread starts meanwhile, or that these start; complete on leaving.
+    """Collect the threads that the calling thread starts inside this context, and their threads; complete on leaving.
 
     Threads of other callers are left out: a new thread bears the name of the one that starts it, so that this one bears
-    a name of its own meanwhile. None are found on systems where that cannot be told.
+    a name of its own meanwhile. None are found on systems that do not report this.
     """
     found: set[int] = set()
     try:
@@ -92,7 +92,7 @@ def started_meanwhile() -> Iterator[set[int]]:
 
 @contextlib.contextmanager
 def computed_meanwhile(threads: Iterable[int], share: float = 0.0) -> Iterator[set[int]]:
-    """Collect those of some threads that compute meanwhile; complete on leaving.
+    """Collect the threads, of those given, that compute inside this context; complete on leaving.
 
     Args:
         threads: The system's numbers of threads in this process.
@@ -115,7 +115,7 @@ def own_threads() -> set[int]:
 
 
 def _computed_ns(thread: int) -> int:
-    """For how long processors have worked for a thread; 0 where that is not told."""
+    """Processor time of a thread; 0 if the system does not report it."""
     told = _read(thread, "schedstat").split()
     return int(told[0]) if told and told[0].isdecimal() else 0
 
@@ -130,7 +130,7 @@ def _read(thread: int, what: str) -> str:
 
 @functools.cache
 def _current_processor() -> Callable[[], int]:
-    """The C library's function that tells the processor of the calling thread; one that tells nothing where there is none."""
+    """The C library's function that tells the processor of the calling thread; one that tells nothing if there is none."""
     try:
         found: Callable[[], int] = ctypes.PyDLL(None).sched_getcpu
     except (OSError, AttributeError, TypeError):  # Windows has no library without a name.

@@ -1,3 +1,3 @@
-"""Toolchains that compute with torch, and what they share: operators, threads, groups of operators."""
+"""Toolchains that compute with torch, and their shared code: operators, threads, groups of operators."""
 
 __all__: list[str] = []

@@ -40,7 +40,7 @@ class TorchCudaLibrary(ToolchainBase):
     Attributes:
         packages: Distributions that bring the library along, one for each version of CUDA.
         operators: Operators that can be in a kernel.
-        what: What kernels are, for people.
+        what: Name of the kind of kernel, for people.
     """
 
     packages: ClassVar[tuple[str, ...]]
@@ -57,7 +57,7 @@ class TorchCudaLibrary(ToolchainBase):
         raise NotImplementedError
 
     def availability(self) -> Availability:
-        """Version of the library, and what is missing."""
+        """Version of the library, and the missing parts."""
         version = next(filter(None, map(cuda_support.package_version, self.packages)), None)
         torch = cuda_support.package_version("torch")
         version = version or (f"with torch {torch}" if torch else None)
@@ -72,7 +72,7 @@ class TorchCudaLibrary(ToolchainBase):
         return _OPTIONS
 
     def supports(self, node: ir.Node, target: Target) -> Support:
-        """Return if the operator may be in one of its kernels. The patterns say with which others."""
+        """Return if the operator may be in one of its kernels. The patterns define the operators around it."""
         if node.domain not in ("", "ai.onnx") or node.op_type not in self.operators:
             return Support(False, f"{self.name} takes {self.what}, not {node.op_type}")
         for value in (*node.inputs[:1], *node.outputs[:1]):
@@ -127,7 +127,7 @@ class TorchCudaLibrary(ToolchainBase):
 
 
 def try_on_zeros(kernel: Kernel, model: ir.Model, name: str) -> None:
-    """Run a kernel once on zeros, where 2 stands for symbolic sizes, and compare with what its model says it yields.
+    """Run a kernel once on zeros, with 2 for symbolic sizes, and compare types and shapes of outputs with its model.
 
     Raises:
         Unsupported: It fails, or yields other types or shapes.

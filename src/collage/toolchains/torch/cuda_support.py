@@ -1,10 +1,10 @@
-"""NVIDIA devices: what is here and what is missing, tensors that stay on one, and kernels that work on these.
+"""NVIDIA devices: availability, tensors that stay on a device, and kernels on such tensors.
 
 Every CUDA toolchain shares one carrier of memory, streams, events and graphs: a CUDA build of PyTorch. Its tensors speak
 DLPack, its allocator knows about graphs, and all work goes to its current stream, so that kernels of different toolchains
 follow each other without waiting for the host.
 
-Asking what is here imports nothing: the driver is asked directly, packages by their metadata.
+The check of availability imports nothing: it asks the driver directly, and reads the metadata of packages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from collage._errors import Unsupported
 from collage.toolchains._contract import Availability
 
 if TYPE_CHECKING:
-    from collage.toolchains._contract import Device, Recording, Tensor
+    from collage.toolchains._contract import Tensor
+    from collage.toolchains._device import Device, Recording
 
 __all__ = [
     "RECORD",
@@ -120,7 +121,7 @@ def _ask(driver: ctypes.CDLL) -> Gpu:
 
     call("cuInit", 0)
     if number("cuDeviceGetCount") < 1:
-        raise _DriverError("it counts none")
+        raise _DriverError("it finds no device")
     device = number("cuDeviceGet", 0)
     name = ctypes.create_string_buffer(256)
     call("cuDeviceGetName", name, len(name), device)
@@ -168,7 +169,7 @@ def torch_cuda() -> str | Absence:
 
 
 def package_version(name: str) -> str | None:
-    """Version of an installed distribution, None where there is none."""
+    """Version of an installed distribution, None if there is none."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -182,8 +183,8 @@ def cuda_availability(
 
     Args:
         version: Version of the toolchain, None if it is not installed.
-        build: What its timings depend on besides the device.
-        conditions: What else it misses; None is nothing.
+        build: Everything besides the device that its timings depend on.
+        conditions: Further things that may be missing; None if one is there.
         reduced: Values of its option ``precision`` besides f32.
     """
     gpu, carrier = find_gpu(), torch_cuda()
@@ -209,7 +210,7 @@ def _runs() -> Mapping[str, str]:
 
 
 def ran_on(stem: str) -> str | None:
-    """The device on which the contract tests of a target last passed; None where they never ran on one.
+    """The device on which the contract tests of a target last passed; None if they never ran on one.
 
     ``make gpu`` writes the file, which is then committed by hand.
     """
@@ -219,10 +220,10 @@ def ran_on(stem: str) -> str | None:
 class TorchDevice:
     """A device whose tensors are torch's.
 
-    The processor counts as one too, so that what needs no device can be tested without.
+    The processor counts as a device too, so that code can be tested without a GPU.
 
     Args:
-        name: As torch writes it, such as ``cuda:0``.
+        name: Torch's name, such as ``cuda:0``.
     """
 
     def __init__(self, name: str) -> None:
@@ -276,18 +277,18 @@ class TorchDevice:
         return milliseconds * 1e-3
 
     def evict(self, size_bytes: int) -> None:
-        """Write that much memory, so that caches forget what they held."""
+        """Write this much memory, so that the caches are flushed."""
         torch = self._torch
         if self._clutter is None or self._clutter.numel() < size_bytes:
             self._clutter = torch.zeros(size_bytes, dtype=torch.uint8, device=self.name)
         self._clutter[:size_bytes].add_(1)
 
     def record(self, work: Callable[[], Sequence[Any]]) -> Recording:
-        """Record ``work`` as a CUDA graph: what it launches, at the addresses that it uses now.
+        """Record ``work`` as a CUDA graph: its launches, at the addresses that it uses now.
 
         Raises:
             Unsupported: The device records nothing.
-            RuntimeError: ``work`` does what cannot be recorded, such as waiting for a result.
+            RuntimeError: ``work`` takes a step that cannot be recorded, such as waiting for a result.
         """
         if not self._is_cuda:
             raise Unsupported(f"{self.name} records no graphs")
@@ -320,12 +321,12 @@ class _Graph:
 def queue_of(device: TorchDevice, *, fixed: bool = False) -> Iterator[int]:
     """The handle of a stream for a toolchain's work, in order with torch's work before and after.
 
-    The default stream will not do: some toolchains wait for it after every call, others take its handle, 0, for none.
-    Tensors are to be allocated before, so that they belong to torch's stream.
+    The default stream does not work: some toolchains wait for it after every call, others take its handle, 0, for none.
+    Tensors must be allocated before, so that they belong to torch's stream.
 
     Args:
         device: The device.
-        fixed: Always the same stream, for what is told once which; else torch's current one where that will do.
+        fixed: Always the same stream, for libraries that are bound to one stream; else torch's current stream if possible.
     """
     import torch
 
@@ -353,7 +354,7 @@ def cuda_device() -> TorchDevice:
 
 
 class CudaKernel:
-    """A function of tensors on the device, behind the contract of kernels.
+    """A function of tensors on the device as a kernel.
 
     Args:
         run: Takes and returns contiguous tensors on the device; launches its work on torch's current stream.

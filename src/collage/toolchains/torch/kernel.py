@@ -67,8 +67,8 @@ def check_by_running(program: Program, kernel: ir.Model) -> None:
 
     Symbolic sizes are 2, or 24 where the kernel takes no such small ones.
 
-    Whether torch has a kernel for a type, or a mode, is something that only running tells. Where shapes are computed
-    from an input's values, made-up values tell nothing.
+    Only a run shows if torch has a kernel for a type or a mode. If shapes are computed from an input's values, a run on
+    made-up values shows nothing.
 
     Raises:
         Unsupported: It fails on all, or yields other types or shapes than the kernel says.
@@ -130,7 +130,7 @@ class TorchKernel:
 
     Args:
         program: Takes and returns torch tensors.
-        compiled: What it was made from.
+        compiled: The compiled kernel that the callable was made from.
         threads: Threads that it may use.
         constants: Tensors in whose memory an output may lie.
     """
@@ -170,7 +170,7 @@ class TorchKernel:
         return made
 
     def _array(self, y: Any, taken: set[int]) -> Tensor:
-        """An output as an array, in memory that is not taken: callers may write to what they get."""
+        """An output as an array in memory of its own, since callers may write to it."""
         y = y.contiguous()
         memory = _memory(y)
         if memory in taken:

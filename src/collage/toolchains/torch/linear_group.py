@@ -1,4 +1,4 @@
-"""Matrix products with constant weights, and what follows them, as graphs have them."""
+"""Matrix products with constant weights, and the operators that follow them in graphs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Linear:
 
     Attributes:
         nodes: All nodes, in order.
-        x: What is multiplied: [..., K].
+        x: The factor on the left: [..., K].
         w: [K, N].
-        b: [N], None where nothing is added.
+        b: [N], None if nothing is added.
         activation: ``relu``, ``gelu`` (with erf), ``gelu_tanh``, or nothing.
     """
 
@@ -73,13 +73,13 @@ def _activation(node: ir.Node | None) -> str:
 
 
 def _bias(value: ir.Value | None, width: int) -> np.ndarray[Any, Any] | None:
-    """A constant that is added to every row, as a vector; None where it is another."""
+    """A constant that is added to every row, as a vector; None if it is another."""
     array = constant_of(value)
     return array.reshape(-1) if array is not None and array.shape in ((width,), (1, width)) else None
 
 
 def constant_of(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
-    """The values of a constant, None where it is none."""
+    """The values of a constant, None if it is none."""
     from collage.toolchains.torch.ops import constant_array
 
     if value is None or value.const_value is None:

@@ -1,6 +1,6 @@
-"""Groups of operators that are one call of torch's, whatever compiles it: attention, normalisation of groups of channels.
+"""Groups of operators that are one call in torch, for every torch toolchain: attention, group normalisation.
 
-And what finding groups asks of nodes.
+The conditions on nodes of a group are here too.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _GROUPED_RANK = 3
 
 
 def _per_channel(node: ir.Node, op_type: str, rank: int, channels: int) -> tuple[ir.Node, Any] | None:
-    """The node behind ``node`` that multiplies, or adds, a constant for each channel; and these constants."""
+    """The node after ``node`` that multiplies by, or adds, a constant for each channel; and these constants."""
     user = only_user(node)
     if user is None or user.op_type != op_type:
         return None
@@ -182,12 +182,12 @@ def _same_heads(q: ir.Value, transposed_k: ir.Value, v: ir.Value) -> bool:
 
 
 def _dims(value: ir.Value) -> list[int | str | None]:
-    """Sizes, or the names of those that vary, or None where neither is known."""
+    """Sizes, or the names of those that vary, or None if neither is known."""
     return [size if isinstance(size, int) else size.value for size in value.shape or ()]
 
 
 def only_user(node: ir.Node) -> ir.Node | None:
-    """The node of ONNX's own that alone reads what a node makes, in the same graph; None if there is no such."""
+    """The standard ONNX node that is the only reader of a node's result, in the same graph; None if there is no such."""
     y = node.outputs[0]
     uses = list(y.uses())
     if len(uses) != 1 or y.is_graph_output():

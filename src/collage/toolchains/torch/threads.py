@@ -47,7 +47,7 @@ def set_threads(target: Target, options: LoadOptions) -> int:
 
 
 def use_threads(count: int) -> None:
-    """Has torch, once imported, compute what this thread calls next with ``count`` threads, each on its own processor."""
+    """Let torch, once imported, run later calls of this thread with ``count`` threads, each on its own processor."""
     torch = sys.modules["torch"]
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
@@ -82,9 +82,9 @@ def _helpers(size: int) -> set[int]:
 
 
 def _keep_freed_memory() -> None:
-    """Has glibc keep what torch frees, which it will ask for again in the next run.
+    """Let glibc keep memory that torch frees, since torch needs it again in the next run.
 
-    Torch allocates every result anew. By default glibc hands larger ones back to the system, and page faults make a
+    Torch allocates every result again. By default glibc hands larger ones back to the system, and page faults make a
     convolution of a millisecond take two.
     """
     with contextlib.suppress(OSError, AttributeError):

@@ -1,9 +1,9 @@
 """Convolutions that TVM has no good loops for, as ordinary ones over two dimensions, for which there are.
 
-* Over three dimensions: the images that a window sees, one behind the other, become channels of one image.
+* Over three dimensions: the consecutive images of a window become channels of one image.
 * To a number of maps that fills no vectors: to some more, which are cut off. Loops over 3 maps compute single numbers.
-* To few maps by a wide window: each column of the window has maps of its own, which together fill vectors. What belongs to
-  one element is added up then.
+* To few maps by a wide window: each column of the window has maps of its own, which together fill vectors. Products of
+  one output element are then added.
 * **Transposed**: each place to which a stride leads (a phase) is an ordinary convolution of the input with a part of the
   weight. All phases are one convolution, with a channel for each, and are laid out beside each other then. TVM's own loops
   go over an input that has zeros between its elements, and take 100 times as long.
@@ -48,7 +48,7 @@ class Windows:
     """The windows of a convolution.
 
     Attributes:
-        strides: Of each dimension.
+        strides: Stride of each dimension.
         dilations: The same.
         begins: Zeros before the first element, of each dimension.
         ends: Zeros after the last.
@@ -63,7 +63,7 @@ class Windows:
 
     @classmethod
     def of(cls, attrs: Mapping[str, Any], rank: int) -> Windows | None:
-        """Return the windows of a node over so many dimensions; None if its padding depends on lengths, or cuts off."""
+        """Return the windows of a node over some dimensions; None if its padding depends on lengths, or is negative."""
         pads = list(attrs.get("pads", [0] * 2 * rank))
         if attrs.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID", b"") or min(pads, default=0) < 0:
             return None
@@ -115,7 +115,7 @@ def over_three_dimensions(bb: Any, x: Any, weight: Any, bias: Any, windows: Wind
 
 
 def with_whole_vectors(weight: Any, bias: Any) -> tuple[Any, Any] | None:
-    """Return a weight and a bias with maps of zeros behind their own, so that maps fill vectors; None if that gains nothing.
+    """Return a weight and a bias padded with zero maps, so that maps fill vectors; None if that gains nothing.
 
     Args:
         weight: The weight of a convolution in one group, which is known.
@@ -135,7 +135,7 @@ def with_whole_vectors(weight: Any, bias: Any) -> tuple[Any, Any] | None:
 
 
 def has_columns_for_vectors(weight: Any, windows: Windows) -> bool:
-    """Return True if maps for each column of a window of two dimensions are worth the adding up."""
+    """Return True if separate maps for each column of a 2-D window pay, although they must be added up."""
     maps, channels, rows, columns = (int(n) for n in weight.ty.shape.values)
     if windows.groups > 1 or windows.strides[1] > 1:
         return False
@@ -179,8 +179,8 @@ def transposed(
         weight: Its weight, as ONNX has it: input channels first.
         bias: Its bias, or None.
         windows: Its windows; ``begins`` and ``ends`` are cut off the output.
-        extra: Elements of output beyond what the windows reach, at the end of each dimension.
-        convolve: An ordinary convolution over as many dimensions.
+        extra: Output elements beyond the reach of the windows, at the end of each dimension.
+        convolve: An ordinary convolution over the same number of dimensions.
     """
     values, lengths = _stuffed(weight.value.numpy(), windows.dilations), list(x.ty.shape.values[2:])
     kernel = values.shape[2:]

@@ -1,30 +1,28 @@
-"""TVM's ONNX importer, with the operators written anew that it reads wrongly or writes so that TVM cannot compile them.
+"""TVM's ONNX importer, with own importers for operators that it reads wrongly or that TVM then cannot compile.
 
 * The greatest of nothing but infinities is to TVM the greatest finite number, with its sign: where attention masks a whole
   row, ONNX then yields 0 and TVM's code NaN.
 * ``Min``, ``Max``, ``Mean`` and ``Sum`` become a reduction of stacked inputs: a copy of each, where loops would have fused, and
   a division by zero in TVM's own process when it lays out a stack of scalars.
-* Normalised over several dimensions behind a convolution, TVM turns a tensor channels-last but not its scale, and reads
-  beyond the end of it. One dimension instead of several leaves nothing to turn. And it needs one that it does not normalise.
+* If a tensor is normalised over several dimensions after a convolution, TVM makes it channels-last but not its scale,
+  and reads beyond its end. One dimension instead of several leaves nothing to turn. And it needs one that it does not
+  normalise.
 * Beside convolutions, images and groups of channels are normalised in loops that no schedule is for; see ``normalisations``.
-* The sign of what has none is compared with -1, which unsigned numbers are not.
+* The sign of unsigned numbers is compared with -1, which fails.
 * ``Pow`` of integers takes the way of floating-point numbers, which TVM refuses to generate.
-* A shift by as many places as a number has, or more, is what the processor makes of it. To ONNX nothing is left but the sign.
+* The result of a shift by at least the number of bits depends on the processor. To ONNX nothing is left but the sign.
 * The remainder of floats with the divisor's sign is found from a rounded quotient: of 1 and 0.1 it is 0, of 3 and infinity NaN.
 * ``Mish`` adds a small exponential to 1 and takes the logarithm of that: of -10 three digits are left.
-* ``ConvTranspose`` to a given shape is made to the one that it has without.
+* ``ConvTranspose`` ignores ``output_shape``.
 * ``Conv`` over one dimension is left to plain loops, up to eight times slower than those that are written for two.
 * ``Conv`` over three dimensions, and ``ConvTranspose``, are left to such loops as well; see ``convolutions``.
-* ``Einsum`` takes a letter's length from the tensor that it meets first; where that is 1 when the kernel is called, ONNX has
-  another's.
-* ``Expand`` takes a length that is known when the kernel is called only for what the output has; where it is 1 then, ONNX
-  keeps the input's.
+* ``Einsum`` takes a letter's length from the first tensor. If that is 1 at run time, ONNX takes another tensor's.
+* ``Expand`` uses a length known only at run time as that of the output. If it is 1, ONNX keeps the input's length.
 * Truth values are compared as floats, which TVM refuses to generate.
 * ``RoiAlign`` moves regions by half a pixel before it scales them, and not after.
-* ``SpaceToDepth`` and ``DepthToSpace`` are laid out anew twice; with several lengths that are not known TVM's compiler works on
+* ``SpaceToDepth`` and ``DepthToSpace`` are transposed twice; with several lengths that are not known TVM's compiler works on
   that for minutes. Of the modes of the first it knows one.
-* ``Slice`` computes lengths from what it is told: where that is the lowest integer there is, so as to say "to the end", and
-  steps are of more than one, it finds none.
+* ``Slice`` computes a wrong length if the end is the lowest integer, which means "to the end", and the step is not 1.
 * Integers are divided as the processor does it, which ends the process where the divisor is 0, and where the least integer is
   divided by -1.
 * A shape that is an output stays a shape of TVM's, which is not a tensor.
@@ -308,7 +306,7 @@ def _broadcast(length: Any, wanted: Any) -> Any:
 
 
 def _refuse_unlike_lengths(equation: str, inputs: Sequence[Any]) -> None:
-    """Refuses sums of products in which a letter stands for several lengths, of which one may be 1 when it is called."""
+    """Refuse an Einsum in which a letter has several lengths, one of which may be 1 at run time."""
     lengths: dict[str, list[Any]] = {}
     for term, x in zip(equation.replace(" ", "").partition("->")[0].split(","), inputs, strict=True):
         before, dots, after = term.partition("...")
@@ -378,7 +376,7 @@ def _space_to_depth(x: Any, block: int, blocks_first: bool) -> Any:
 
 
 def _depth_to_space(x: Any, block: int, blocks_first: bool) -> Any:
-    """Channels of an image as blocks of it, which come before or after those that are left."""
+    """Move channels of an image into spatial blocks; these axes come before or after the remaining channels."""
     samples, channels, height, width = x.shape
     left = channels // (block * block)
 

@@ -109,7 +109,7 @@ def tvm_availability(*, with_torch: bool = False) -> Availability:
     """Version of the wheel, whether there is a linker, and whether TVM can be imported, without importing it here.
 
     Args:
-        with_torch: True if the toolchain that asks also calls torch.
+        with_torch: True if the calling toolchain also uses torch.
     """
     if (installed := tvm_build()) is None:
         return Availability(False, reason=NOT_INSTALLED, remedy=install_command("tvm"))
@@ -161,7 +161,7 @@ def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] 
 
     Args:
         kernel: The kernel.
-        workspace: Where its weights are.
+        workspace: The folder of its weights.
         read: Makes a module of an ONNX proto; the importer of native kernels unless given.
 
     Raises:
@@ -211,7 +211,7 @@ def build_library(
         module: The module.
         target: Whose options count.
         library: The file to write.
-        records: What tuning found, by workload.
+        records: Tuning results by workload.
 
     Raises:
         CompileError: TVM, or the compiler that links, failed.
@@ -241,7 +241,7 @@ def build_library(
 
 
 def link(built: Any, library: Path) -> None:
-    """Write what TVM built as a shared library, which is there whole or not at all.
+    """Write TVM's build as a shared library. The file appears complete or not at all.
 
     Raises:
         CompileError: The compiler that links failed.

@@ -94,13 +94,13 @@ def known_wrong(node: ir.Node) -> str | None:
         return "tvm's Resize rounds coordinates that lie between two elements to either of them"
     values = (*node.inputs, *node.outputs)
     if node.op_type in ("Concat", "Split") and any(value is not None and 0 in (value.shape or ()) for value in values):
-        return f"tvm's {node.op_type} loses its place at parts that have no elements"
+        return f"tvm's {node.op_type} is wrong after a part without elements"
     if _sums_up_nothing(node):
         return f"tvm's {node.op_type} returns uninitialised memory if it reduces a tensor without elements"
     if node.op_type in _NO_MERE_COPIES and _may_reduce_nothing(node):
         return f"tvm's {node.op_type} returns its input unchanged if axes are empty"
     if node.op_type in _MAY_WRAP and _is_wide_unsigned(node.outputs[0]):
-        return f"tvm has LLVM take it that {node.op_type} of unsigned integers never wraps around"
+        return f"tvm lets LLVM assume that {node.op_type} of unsigned integers never wraps around"
     if node.op_type not in _EXACT_IN_HALF and any(value is not None and _is_half(value) for value in values):
         return f"tvm's {node.op_type} rounds to float16 between its steps"
     return None
@@ -149,7 +149,7 @@ def _scales_to_fractions(node: ir.Node) -> bool:
 
 
 def _ignored_of_resize(node: ir.Node) -> str | None:
-    """Return what TVM ignores of a Resize, or None. TVM resizes only axes after batch and channels, to given lengths."""
+    """Return the attribute of a Resize that TVM ignores, or None. TVM resizes axes after batch and channels, to given lengths."""
     attributes = node.attributes
     if attributes.get_int("antialias", 0):
         return "antialias"
@@ -181,7 +181,7 @@ def _halves_inexactly(node: ir.Node) -> bool:
 
 
 def _resized(node: ir.Node) -> list[tuple[int, int]]:
-    """Lengths that a Resize with constant sizes or scales changes, and what it makes of them; (1, scale) of unknown ones."""
+    """Lengths that a Resize with constant sizes or scales changes, as (before, after); (1, scale) for unknown lengths."""
     x, scales, sizes = (node.inputs[i] if len(node.inputs) > i else None for i in (0, 2, 3))
     told = sizes if scales is None or scales.const_value is None or not scales.const_value.size else scales
     if x is None or x.shape is None or told is None or told.const_value is None:

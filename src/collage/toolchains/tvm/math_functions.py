@@ -1,11 +1,11 @@
 """Elementary functions for TVM's loops on CPUs, of single precision as arithmetic that fills vectors.
 
-TVM leaves these to the C library, one call for each element: ten times what the loop around them takes. Here they are
+TVM calls the C library for each element, which takes ten times as long as the loop around it. Here they are
 polynomials on a short range, and known values outside of it. The coefficients minimise the largest error, computed in
 double precision against 40 digits. ``tests/toolchain/test_tvm_math_functions.py`` holds the bounds, and the results for
 infinities and NaN.
 
-TVM writes ``tanh`` of double precision and ``atanh`` as differences and quotients of what is nearly equal: of 1e-77 they are 0.
+TVM writes ``tanh`` of double precision and ``atanh`` as differences and quotients of nearly equal numbers: of 1e-77 they are 0.
 Both are written with ``exp`` and ``log`` that lose no digits near 0 and 1, by the quotients of W. Kahan.
 """
 
@@ -99,7 +99,7 @@ def _of(x: Any, body: Callable[[Any], Any]) -> Any:
 
 
 def _exp(x: Any) -> Any:
-    """Of anything: what is below all numbers becomes 0, and what is above them infinity."""
+    """For any argument: results below the smallest number become 0, and results above the largest become infinity."""
     return _of(_within(x, _EXP_LOWEST, _EXP_HIGHEST), lambda bounded: _power(bounded, all_sizes=True))
 
 
@@ -139,7 +139,7 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _tanh(x: Any) -> Any:
-    """Near 0 a polynomial, since the difference of what is nearly equal has few digits."""
+    """Near 0 a polynomial, since a difference of nearly equal numbers has few digits."""
     near = _of(x * x, lambda s: x * (s * _polynomial(s, _TANH) + _f32(1.0)))
     twice = _within(_f32(2.0) * tirx.abs(x), 0.0, _MODERATE)
     far = _f32(1.0) - _f32(2.0) / (_of(twice, _power) + _f32(1.0))
@@ -168,7 +168,7 @@ def _atanh(x: Any) -> Any:
 
 
 def _expm1(x: Any) -> Any:
-    """``exp(x) - 1`` of what is not positive: ``(u - 1) x / log(u)``, where ``u = exp(x)``, has the errors of ``u`` twice."""
+    """``exp(x) - 1`` for ``x <= 0``: ``(u - 1) x / log(u)``, where ``u = exp(x)``, has the errors of ``u`` twice."""
     one = _like(x, 1.0)
 
     def made(y: Any) -> Any:
@@ -212,7 +212,7 @@ def _with_sign_of(x: Any, positive: Any) -> Any:
 
 
 def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
-    """By Horner's scheme, the highest power first; lowest coefficient first."""
+    """A polynomial by Horner's scheme; coefficients from the lowest power on."""
     value: Any = _f32(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         value = value * x + _f32(coefficient)

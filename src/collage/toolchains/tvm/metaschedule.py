@@ -1,7 +1,7 @@
 """Tuning of TVM's loops: MetaSchedule's records, database and way of applying them, on a space of our own.
 
 MetaSchedule's own space takes seconds for each trial, and needs hundreds of trials to reach the schedules of
-``_tvm_schedules``. What is tuned here is what those guess: the size of a tile, and the order of tiles. A function has
+``_tvm_schedules``. Tuning finds the values that those rules guess: the size of a tile, and the order of tiles. A function has
 at most a few dozen such schedules, and a trial takes a fraction of a second: it is built in this process, without a linker.
 """
 
@@ -35,7 +35,7 @@ _HOPELESS = 3.0
 def workloads(module: Any, target: Any) -> dict[str, Any]:
     """The functions of a lowered module that can be tuned, each under a name that equal ones share in any model.
 
-    Those that go along rows are not: of these there is one schedule, and it is better than any tile.
+    Functions that go along rows are left out: each has a single schedule, which is better than any tile.
     """
     tasks = meta_schedule.relax_integration.extract_tasks(module, target)
     found = {_name_of(task.dispatched[0]): task.dispatched[0] for task in tasks}
@@ -48,14 +48,14 @@ def _goes_along_rows(workload: Any) -> bool:
 
 
 def _name_of(module: Any) -> str:
-    """TVM's structural hash: equal for equal loops, whatever they are called."""
+    """TVM's structural hash: equal for equal loops, regardless of names."""
     return f"{tvm_ffi.structural_hash(module) & (1 << 64) - 1:016x}"
 
 
 def tune_all(
     tunable: Mapping[str, Any], target: Any, trials: int, seed: int, session: TuningSession
 ) -> Mapping[str, str]:
-    """Records of some workloads: those that are known, and the others one after the other, as far as the time goes."""
+    """Return records of workloads: known ones, and then others tuned one by one until the time is up."""
     began = time.monotonic()
     found = {name: text for name, text in session.known.items() if name in tunable}
     for name in [name for name in tunable if name not in found]:
@@ -69,7 +69,7 @@ def tune_all(
 
 
 def _tune(workload: Any, target: Any, trials: int, seed: int, until_s: float, session: TuningSession) -> str | None:
-    """Measures schedules of one function, the default first, the others in an order that the seed decides.
+    """Measure schedules of one function: the default first, then others in an order given by the seed.
 
     Args:
         workload: The function, as a module.
@@ -128,7 +128,7 @@ def _built(schedule: Any, target: Any) -> Any:
 
 
 def _seconds(run: Any, arguments: Sequence[Any], best_s: float) -> float:
-    """Least latency: what others take on a busy machine would decide otherwise. Of one run only where that is hopeless."""
+    """Least latency, since other statistics depend on the load of the machine. Of one run only where that is hopeless."""
     times: list[float] = []
     for _ in range(_REPEATS + 1):
         began = time.perf_counter()

@@ -1,8 +1,9 @@
 """Normalisations of channels, and of groups of channels, as operators that take any layout which convolutions have.
 
 TVM's ``variance`` makes one loop nest of two sums, and its ``group_norm`` a nest of many. There are schedules for such nests
-only if they run along rows, as they do while channels lie first. Convolutions turn a kernel channels-last. So these functions
-write the sums apart, and give parameters the rank of what is normalised: nothing is transposed between two convolutions.
+only if they run along rows, as they do while channels lie first. Convolutions turn a kernel channels-last. So these
+functions compute the sums separately, and give parameters the rank of the normalised tensor. Then no transpose is
+needed between two convolutions.
 
 Before operator set 18, groups are normalised as a Reshape to [N, groups, ...], an InstanceNormalization and a Reshape back.
 """

@@ -12,7 +12,7 @@ __all__ = ["front", "noting_lent_outputs", "pipeline"]
 
 
 def front(target: Any, *, channels_last: bool) -> Any:
-    """The passes from imported Relax to fused loops that are not scheduled yet: what tuning tunes.
+    """The passes from imported Relax to fused loops without a schedule, which tuning starts from.
 
     Args:
         target: TVM's target.
@@ -46,7 +46,7 @@ def pipeline(target: Any, lent: list[int], *, channels_last: bool, tuned: Sequen
         target: TVM's target.
         lent: See ``noting_lent_outputs``.
         channels_last: See ``front``.
-        tuned: Passes that schedule what was tuned; whatever they leave gets the default.
+        tuned: Passes that schedule tuned functions; other functions get the default schedule.
     """
     import tvm
     from tvm.relax.backend import cpu_generic
@@ -70,10 +70,10 @@ def pipeline(target: Any, lent: list[int], *, channels_last: bool, tuned: Sequen
 
 
 def noting_lent_outputs(lent: list[int]) -> Any:
-    """A pass, to be run once memory is given out, that changes nothing and finds outputs in memory that is not theirs alone.
+    """A pass that runs after memory planning, changes nothing, and finds outputs that share memory.
 
-    TVM hands an input or a constant on where nothing is left to compute (a sum with 0, a slice of everything), and makes two
-    outputs of one tensor. Which operators come to that its own simplifications decide, so it is read from what they leave.
+    TVM returns an input or a constant if nothing is left to compute (a sum with 0, a slice of everything), and may
+    return one tensor twice. This depends on TVM's own simplifications, so it is read from their result.
 
     Args:
         lent: Becomes the positions of these outputs.

@@ -1,8 +1,8 @@
-"""Schedules for TVM's loops on CPUs over rows: threads share the rows, and vectors add up what lies in one.
+"""Schedules for TVM's loops on CPUs over rows: threads share the rows, and vector instructions sum along a row.
 
-For what reduces elements that lie one behind the other, and may then go on with them: softmax, normalisations over the last axes
-and over groups of channels, sums and maxima along rows. TVM's own rule computes such a row at a time as well, but adds it up
-one element after the other, and with groups of channels all of a group once for each of its channels.
+For functions that reduce contiguous elements, and may then use the results on them: softmax, normalisations over the
+last axes and over groups of channels, sums and maxima along rows. TVM's own rule computes such a row at a time as well,
+but adds it up one element after the other, and with groups of channels all of a group once for each of its channels.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _SPATIAL, _REDUCED = int(tirx.IterVar.DataPar), int(tirx.IterVar.CommReduce)
 
 
 class Rows:
-    """Computes all that a function makes of a row at once, with as many partial results as a vector has lanes."""
+    """Computes all results of a row in one pass, with as many partial results as a vector has lanes."""
 
     def apply(self, func: tirx.PrimFunc, target: Any, tunable: bool) -> s_tir.Schedule | None:
-        """A schedule of ``func``, or None where the rule is not meant for it."""
+        """A schedule of ``func``, or None if the rule is not meant for it."""
         sch = s_tir.Schedule(func)
         blocks = normalize_prim_func(sch)
         if blocks is None or any(block.is_injective() and sch.get(block.block_rv).init is not None for block in blocks):
@@ -55,7 +55,7 @@ class Rows:
 
 
 def _inlined(sch: s_tir.Schedule, blocks: Sequence[SBlockInfo]) -> list[SBlockInfo]:
-    """Has blocks be part of those that read them, where nothing is computed twice for that; what is left of them."""
+    """Inline blocks into their readers if nothing is computed twice for that; return the remaining blocks."""
     kept: list[SBlockInfo] = []
     for block in blocks:
         readers = sch.get_consumers(block.block_rv)
@@ -105,9 +105,9 @@ def _rows(sch: s_tir.Schedule, blocks: Sequence[SBlockInfo], reduction: SBlockIn
 
 
 def _loop_of_rows(sch: s_tir.Schedule, last: SBlockInfo, rows: Sequence[Any], work: int | None) -> Any:
-    """The loop of the last block that goes through the rows, which threads share; None where there is none.
+    """The loop of the last block that goes through the rows, which threads share; None if there is none.
 
-    Where a loop goes through members of groups, it is split. All is one row where no block begins with axes of all.
+    A loop over members of groups is split. If no block begins with axes of all, everything is one row.
     """
     loops = sch.get_loops(last.block_rv)
     if not rows and loops:
@@ -126,7 +126,7 @@ def _loop_of_rows(sch: s_tir.Schedule, last: SBlockInfo, rows: Sequence[Any], wo
 
 
 def _in_parts(sch: s_tir.Schedule, block: SBlockInfo) -> Any:
-    """Has a reduction make as many results as a vector has lanes first; the block that does, or None where none fits."""
+    """Let a reduction first make one partial result per lane of a vector; return that block, None if no split fits."""
     *_, last = sch.get_loops(block.block_rv)
     width = divisor(extent(sch, last), _WIDTHS) if block.iters[-1].kind == "R" else None
     if width is None:

@@ -1,4 +1,4 @@
-"""TVM's runtime by itself: the two libraries that run compiled kernels, without the compiler, which is fifty times as large.
+"""TVM's runtime alone: the two libraries that run compiled kernels, without the compiler, which is fifty times as large.
 
 They are files of ``apache-tvm``, whose Python package is not imported. ``apache-tvm-ffi`` calls them. An installation without
 anything else of ``apache-tvm`` but its metadata is enough.
@@ -53,7 +53,7 @@ def loading_availability() -> Availability:
 def runtime() -> Any:
     """Import ``tvm_ffi``, load the libraries, and return it; takes a tenth of a second the first time.
 
-    A library that TVM has loaded by itself is not loaded again, nor the other way round.
+    A library that the tvm package has loaded is not loaded again, nor the other way round.
     """
     with _without_torch():
         import tvm_ffi

@@ -25,9 +25,9 @@ _SHARE_ALL_CORES = -3
 
 
 def set_habits(exclusive: bool) -> None:
-    """Has TVM leave affinities alone, and its threads be quiet between two runs unless ``exclusive``.
+    """Have TVM leave affinities alone, and its threads be quiet between two runs unless ``exclusive``.
 
-    It would pin the caller to one core for good. What it reads from the environment it reads when it first needs threads.
+    It would pin the caller to one core for good. It reads its environment variables when it first needs threads.
     """
     os.environ.setdefault("TVM_BIND_THREADS", "0")
     if not exclusive:
@@ -35,7 +35,7 @@ def set_habits(exclusive: bool) -> None:
 
 
 def use_threads(count: int) -> None:
-    """Has TVM compute what this thread calls next with ``count`` threads, each on its own processor; no more than there are."""
+    """Let TVM run later calls of this thread with ``count`` threads, each on its own processor, and at most one per processor."""
     if _team.size != count:
         _team.resize(count)
     _team.helpers.move_off()
@@ -49,7 +49,7 @@ class _Team(threading.local):
         self.helpers = HelperThreads()
 
     def resize(self, count: int) -> None:
-        """Has the first ``count`` of the pool's threads do the work; the calling thread is one of them."""
+        """Have the first ``count`` of the pool's threads do the work; the calling thread is one of them."""
         if not self.size:
             with started_meanwhile() as started:
                 _configure(max(count, usable_cores()))

@@ -1,7 +1,8 @@
 """Schedules for TVM's loops on CPUs: a tile in vector registers, and threads over the tiles.
 
-A rule of the kind that ``tvm.s_tir.dlight`` applies to each function: what a first hand-written schedule would be. Before it
-comes that of ``_tvm_rows``, after it TVM's own for reductions, where that is sound. What none fits keeps TVM's own loops.
+A rule of the kind that ``tvm.s_tir.dlight`` applies to each function: a simple hand-written schedule. Before it
+comes that of ``_tvm_rows``, after it TVM's own for reductions, where that is sound. Functions that no rule fits keep
+TVM's own loops.
 """
 
 from __future__ import annotations
@@ -58,19 +59,19 @@ class RegisterTiles:
     """Tiles the one reduction of a function, or vectorises its element-wise loops; threads share the tiles."""
 
     def apply(self, func: tirx.PrimFunc, target: Any, tunable: bool) -> s_tir.Schedule | None:
-        """A schedule of ``func``, or None where the rule is not meant for it."""
+        """A schedule of ``func``, or None if the rule is not meant for it."""
         return _schedule(s_tir.Schedule(func), 0)
 
 
 class Reductions:
-    """TVM's own rule for reductions, where each thread of what it makes computes only what it needs of them.
+    """TVM's own rule for reductions, changed so that each thread computes only the reductions that it needs.
 
-    Where lengths are symbolic, it may not be able to tell which groups a channel needs; every channel then computed the sums
+    With symbolic lengths it may not be able to tell which groups a channel needs. Every channel then computed the sums
     of all groups, in 4.4 s where loops as they were take some milliseconds.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Any, tunable: bool) -> s_tir.Schedule | None:
-        """A schedule of ``func``, or None where the rule is not meant for it."""
+        """A schedule of ``func``, or None if the rule is not meant for it."""
         sch = dlight.cpu.Reduction().apply(func, target, tunable)
         return None if sch is None or _computes_anything_between(sch) else sch
 
@@ -79,7 +80,7 @@ def tiled_otherwise(module: tvm.IRModule) -> list[s_tir.Schedule]:
     """The function ``main`` of a module with every tiling that fits it, the rule's own choice first.
 
     Tuning measures these: which tile suits a processor's registers, and which order of tiles its caches, is a guess
-    otherwise. Empty where there is no reduction to tile.
+    otherwise. Empty if there is no reduction to tile.
     """
     found = list[s_tir.Schedule]()
     while (sch := Cautious(_Tiling(len(found))).apply(module, None, True)) is not None:
@@ -166,10 +167,10 @@ def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | No
 
 
 def _vectorise_innermost(sch: s_tir.Schedule, block: Any) -> None:
-    """Vectorises the innermost loop of what follows a reduction.
+    """Vectorise the innermost loop of the blocks after a reduction.
 
     It is as long as a tile's row, except where an element of the reduction is read by many: by a whole group of channels
-    that is normalised. TVM has no vectors of 32768 lanes, and fails where one is asked for.
+    that is normalised. TVM has no vectors of 32768 lanes, and fails if a schedule requests one.
     """
     loop = sch.get_loops(block)[-1]
     if extent(sch, loop) > _TILE_BYTES // 4:
@@ -182,7 +183,7 @@ def _vectorise_innermost(sch: s_tir.Schedule, block: Any) -> None:
 
 
 def _in_vectors(sch: s_tir.Schedule, loop: Any) -> list[Any]:
-    """A loop as loops of which the innermost is as long as vectors may be.
+    """A loop split so that the innermost loop is as long as a vector may be.
 
     Of 48 lanes LLVM makes single numbers where it makes vectors of 32 or 64: a depthwise convolution took 16 times as long.
     """

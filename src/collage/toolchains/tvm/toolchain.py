@@ -64,12 +64,12 @@ class TvmToolchain(ToolchainBase):
         return tvm_availability()
 
     def availability_of(self, target: Target) -> Availability:
-        """For CUDA, also the device and a compiler for it."""
+        """Return the availability; on CUDA it depends on the device and a compiler for it."""
         found = self.availability()
         return tvm_cuda.availability(found) if target.kind == "cuda" else found
 
     def loading_availability_of(self, target: Target) -> Availability:
-        """For the processor, what runs compiled kernels; it needs no compiler."""
+        """The runtime of compiled kernels on the processor, which needs no compiler."""
         return self.availability_of(target) if target.kind == "cuda" else loading_availability()
 
     def ran_on(self, target: Target) -> str | None:
@@ -119,7 +119,7 @@ class TvmToolchain(ToolchainBase):
         return MachineKernel(workspace / compiled.files[0], compiled, load_threads(target, options) or usable_cores())
 
     def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
-        """Its loop nests that reduce something: those whose tiles are guessed otherwise; on CUDA none."""
+        """Its loop nests with a reduction, whose tiles are guessed unless they are tuned; none on CUDA."""
         if target.kind == "cuda":
             return ()
         return tuple(_tunable(kernel, target, workspace))

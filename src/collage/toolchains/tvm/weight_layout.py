@@ -20,7 +20,7 @@ from collage.toolchains.tvm.tile_schedules import TILE_COLUMNS, divisor
 __all__ = ["Calls", "Packer", "call_sites", "is_weight", "pack_weights"]
 
 Packer = Callable[[np.ndarray], np.ndarray]
-"""Makes of a weight what other loops read."""
+"""Convert a weight to the layout that other loops read."""
 
 _LEAST_BYTES = 1 << 15
 """Weights that a first-level cache holds need no packing."""
@@ -60,7 +60,7 @@ def call_sites(module: Any) -> dict[Any, list[Any]]:
 
 
 def _packed(function: Any, sites: Sequence[Any]) -> tuple[Any, Mapping[int, Packer]] | None:
-    """Return loops that read packed weights, and what packs them by their position; None if nothing is packed."""
+    """Return loops that read packed weights, and the packing functions by position of the weight; None if nothing is packed."""
     packers: dict[int, Packer] = {}
     sch = s_tir.Schedule(function)
     for position, parameter in enumerate(function.params):
@@ -96,7 +96,7 @@ def is_weight(value: Any) -> bool:
 
 
 def _only_reader(sch: s_tir.Schedule, buffer: Any) -> tuple[Any, tuple[str, int]] | None:
-    """Return the one block that reads a buffer, if it reduces, and its last dimension is a column of what it makes."""
+    """Return the one block that reads a buffer, if it reduces, and its last dimension is a column of the block's result."""
     readers = []
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         node = sch.get(block)

@@ -37,13 +37,13 @@ _WAIT_ROWS = {"near": 0, "middle": 14, "far": 36}
 _MOST_BYTES = 40 << 20
 """Transformed weights above this size are not worth their memory: those of F(4, 3) are four times as large as plain ones."""
 _FEW_TILES = 32
-"""Tiles of one thread below which the threads share what they transform."""
+"""Tiles per thread below which the threads share the transformed input."""
 _MOST_TILES = {True: 216, False: 56}
 """Tiles of a block, if transformed tiles are shared and if not."""
 _TRANSFORM_CYCLES = 450 / 36
 """Cycles to transform a tile to and fro, for a vector of channels and of maps, by element of the tile."""
 _GAIN = 1.0
-"""Part of the time of plain loops, at their best, that is to be expected at most."""
+"""Winograd's algorithm is used if its expected time is below this share of the best time of plain loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def _weight_bytes(convolution: Convolution, outputs: int) -> int:
 
 
 def _wait_rows(weight_bytes: int) -> int:
-    """Return how many tiles could be multiplied in the time in which weights come to a cache."""
+    """Return the number of tiles that could be multiplied while the weights are loaded into a cache."""
     place = "near" if weight_bytes <= _NEAR_BYTES else "middle" if weight_bytes <= _FAR_BYTES else "far"
     return _WAIT_ROWS[place]
 
@@ -148,7 +148,7 @@ def _cycles(convolution: Convolution, blocking: Blocking, threads: int) -> float
 
 
 def _rewritten(function: Any, sites: Sequence[Any], processor: Processor) -> tuple[Any, Mapping[int, Packer]] | None:
-    """Return other loops, and what makes their weight of the old one, by position; None if the loops stay."""
+    """Return other loops, and the function that converts each weight for them, by position; None if the loops stay."""
     if not all(len(call.args[1]) > 1 and is_weight(call.args[1][1]) for call in sites):
         return None
     try:
@@ -168,7 +168,7 @@ class _Unlike(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Nest:
-    """A convolution and the element-wise blocks behind it.
+    """A convolution and the elementwise blocks after it.
 
     Attributes:
         convolution: The convolution.
@@ -181,7 +181,7 @@ class _Nest:
     followers: tuple[Any, ...]
 
     def epilogue(self, value: Any, where: Sequence[Any]) -> Any:
-        """Return what the blocks behind the convolution make of one of its outputs."""
+        """Return the expression that the blocks after the convolution compute from one of its outputs."""
         known = [(self.made, value)]
 
         def loaded(load: Any) -> Any:
@@ -202,7 +202,7 @@ def _read(function: Any) -> _Nest:
     """Read the blocks of a function.
 
     Raises:
-        _Unlike: They are others than a convolution's.
+        _Unlike: They are not the blocks of a convolution.
     """
     data, weight, *_, output = function.params
     blocks = list(_blocks_of(function.body))
@@ -248,7 +248,7 @@ def _stored(block: Any) -> Any:
 
 
 def _convolved(block: Any, padded: Any, weight: Any) -> Any:
-    """Return what a block writes that convolves with windows 3 x 3, one beside the other."""
+    """Return the output of a block that convolves with 3 x 3 windows at stride 1."""
     store = block.body
     if not isinstance(store, tirx.BufferStore) or block.init is None or len(block.iter_vars) != 7:
         raise _Unlike
@@ -293,7 +293,7 @@ def _is_zero_elsewhere(value: Any) -> bool:
 
 
 def _is_element_wise(block: Any, made: Any, own: Sequence[Any]) -> bool:
-    """Return True if a block writes each element once, of the same element of what blocks before it made."""
+    """Return True if a block is elementwise: it computes each element from the same element of earlier results."""
     store = _stored(block)
     variables = [each.var for each in block.iter_vars]
     loads: list[Any] = []

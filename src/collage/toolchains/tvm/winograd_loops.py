@@ -1,7 +1,7 @@
 """Loops of a convolution by Winograd's algorithm, for processors with wide vectors, channels last.
 
 The image is cut into tiles of m x m outputs. Each tile is transformed, (m + 2)^2 products of matrices (tiles x channels by
-channels x maps) follow, and their results are transformed to outputs, with whatever follows the convolution.
+channels x maps) follow, and their results are transformed to outputs, with the operators that follow the convolution.
 
 * **Local**: a thread transforms a block of tiles, multiplies, and transforms back. All that lies between stays in its cache.
 * **Shared**: the threads first transform all tiles. Then each takes panels of maps, and reads their weights once. This is for
@@ -26,7 +26,7 @@ from collage.toolchains.tvm.winograd_transforms import Transforms, transforms
 __all__ = ["Blocking", "Convolution", "packed_weight", "write_loops"]
 
 _APART = 16
-"""Elements between the parts of a buffer: else parts whose length is a power of two compete for few lines of a cache."""
+"""Padding in elements between the parts of a buffer. Without it, parts of power-of-two length compete for few cache lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,14 @@ class Convolution:
 
     Attributes:
         samples: Number of images.
-        height: Of an input.
-        width: Of an input.
-        channels: Of an input.
+        height: Height of an input.
+        width: Width of an input.
+        channels: Channels of an input.
         maps: Number of output channels.
         top: Rows of zeros above an input.
         left: Columns of zeros beside it.
-        rows: Of an output.
-        columns: Of an output.
+        rows: Rows of an output.
+        columns: Columns of an output.
     """
 
     samples: int
@@ -105,14 +105,14 @@ def packed_weight(weight: np.ndarray, blocking: Blocking) -> np.ndarray:
 def write_loops(
     convolution: Convolution, blocking: Blocking, parameters: Sequence[Any], name: str, epilogue: Epilogue
 ) -> Any:
-    """Return a scheduled function of a convolution and what follows it.
+    """Return a scheduled function of a convolution and the operators after it.
 
     Args:
         convolution: The convolution.
         blocking: The sizes of its blocks.
-        parameters: Buffers: the input, the weight (which is replaced by a packed one), what the epilogue reads, the output.
-        name: Of the function.
-        epilogue: What follows.
+        parameters: Buffers: the input, the weight (which is replaced by a packed one), the inputs of the epilogue, the output.
+        name: Name of the function.
+        epilogue: The operators after the convolution, computed in the same loops.
     """
     data, _, *others, output = parameters
     matrices = transforms(blocking.outputs)
@@ -272,7 +272,7 @@ class _Loops:
         each(lambda total, i, at: build.buffer_store(products, total[at], [part, (place + i) * width + at]))
 
     def _finish_tile(self, tile: Any, place: Any, panel: Any, products: Any, scratch: Any) -> None:
-        """Transform one tile of products of one panel to outputs, and store what the epilogue makes of them."""
+        """Transform one tile of products of one panel to outputs, apply the epilogue, and store the results."""
         conv, m, width, lanes = self._conv, self._blocking.outputs, self._matrices.width, self._blocking.lanes
         sample, top, left = self._place_of(tile)
 

@@ -44,7 +44,7 @@ class Transforms:
         data: Rows that transform m + 2 inputs.
         taps: Rows that transform 3 elements of a window.
         result: Rows that make m outputs of m + 2 products.
-        pairs: Positions of points of which one is the negative of the other.
+        pairs: Pairs of positions of points that are each other's negatives.
     """
 
     outputs: int
@@ -81,7 +81,7 @@ class Transforms:
         return [made[i] for i in range(self.width)]
 
     def of_products(self, values: Sequence[Any]) -> list[Any]:
-        """Return expressions of the m outputs that follow from m + 2 products, bound to variables likewise."""
+        """Return expressions of the m outputs that follow from m + 2 products, bound to variables in the same way."""
         paired = {i for pair in self.pairs for i in pair}
         alone = [i for i in range(self.width) if i not in paired]
         sums = [(i, build.bind(values[i] + values[j]), build.bind(values[i] - values[j])) for i, j in self.pairs]

@@ -69,7 +69,7 @@ class InductorToolchain(ToolchainBase):
         return found
 
     def availability_of(self, target: Target) -> Availability:
-        """For CUDA, also the device, a CUDA build of torch, and Triton."""
+        """Return the availability; on CUDA it depends on the device, a CUDA build of torch, and Triton."""
         found = self.availability()
         return inductor_cuda.availability(found) if target.kind == "cuda" else found
 
@@ -206,6 +206,6 @@ def _build(program: Any, kernel: ir.Model, draft: Path) -> Path:
 
 
 def _calls_of(library: Path, draft: Path) -> Iterator[Path]:
-    """The list of operators that a library calls by name, for want of a C interface; torch looks for it beside it."""
+    """The list of operators without a C interface, which a library calls by name. Torch looks for it beside the library."""
     for calls in draft.glob("*.wrapper.json"):
         yield calls.replace(library.with_suffix(".json"))

@@ -37,10 +37,10 @@ class _Link:
 
 
 def blocked_chain(node: ir.Node) -> Fused | None:
-    """A chain that begins with this convolution of a large filter, up to the pools behind the last such one.
+    """A chain that begins with this convolution of a large filter, up to the pools after the last such one.
 
     Returns:
-        None where the convolution is another one, or has neither a pool nor a second convolution behind it.
+        None if the convolution is another one, or has neither a pool nor a second convolution after it.
     """
     links: list[_Link] = []
     following = node if _is_large(constant(node, 1)) else None
@@ -98,7 +98,7 @@ def _is_large(w: Any) -> bool:
 
 
 def _packed(w: Any, b: Any, how: tuple[Any, ...], shape: list[int], has_relu: bool) -> Callable[[Any], Any]:
-    """A convolution whose weights are packed now: not before it is known to be part of a chain."""
+    """A convolution with packed weights. They are packed only when it is known to be part of a chain."""
     packed = torch._C._nn.mkldnn_reorder_conv3d_weight(w.contiguous().to_mkldnn(), *how, shape)
 
     def convolve(x: Any) -> Any:

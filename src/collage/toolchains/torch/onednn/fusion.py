@@ -1,7 +1,7 @@
-"""Groups of operators that are one call: convolutions and products with what follows them, attention, norms, and LSTMs.
+"""Groups of operators that are one call: convolutions and products with the operators after them, attention, norms, LSTMs.
 
 Weights are packed once, into the blocked layout that oneDNN chooses for the shapes at hand; activations run in
-channels-last layout, in which oneDNN needs no reorder between two convolutions. Where a kernel is little more than its
+channels-last layout, in which oneDNN needs no reorder between two convolutions. If a kernel is little more than its
 borders, whose tensors are row-major, convolutions take these as they are.
 """
 
@@ -64,7 +64,7 @@ def find_groups(graph: ir.Graph, channels_last: bool = False) -> list[Fused]:
     """The groups of a graph; each node is in at most one.
 
     Args:
-        graph: The kernel's.
+        graph: The graph of the kernel.
         channels_last: True if its images come channels-last, and are to be returned so; False if they are row-major.
     """
     groups = []
@@ -222,7 +222,7 @@ class _Transposed:
 
 
 def _product(node: ir.Node) -> Fused | None:
-    """``x @ w`` with constant weights, a bias added by the node itself or by the next one, and what follows."""
+    """``x @ w`` with constant weights, a bias added by the node itself or by the next one, and the operators after it."""
     x, w, bias = _operands(node)
     if x is None or w is None:
         return None
@@ -274,7 +274,7 @@ def _operands(node: ir.Node) -> tuple[ir.Value | None, Any, Any]:
 
 
 class _Product:
-    """A product with constant weights [columns, rows] and what follows it."""
+    """A product with constant weights [columns, rows] and the operators after it."""
 
     def __init__(self, w: Any, bias: Any, rows: int | None, epilogue: _Epilogue) -> None:
         self._plain: Callable[[Any], Any] = lambda x: torch.nn.functional.linear(x, w, bias)
@@ -347,7 +347,7 @@ def _activation(node: ir.Node) -> _Epilogue | None:
 
 
 def _swish(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
-    """``Sigmoid`` and ``Mul`` if they are all that follows, and multiply what they read."""
+    """``Sigmoid`` and ``Mul`` if they are the only readers and form ``x * sigmoid(x)``."""
     y = node.outputs[0]
     users = [user for user, _ in y.uses()]
     if y.is_graph_output() or len(users) != 2:

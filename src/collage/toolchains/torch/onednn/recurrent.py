@@ -1,4 +1,4 @@
-"""LSTMs whose weights are packed once: torch's own call packs them anew in every run."""
+"""LSTMs whose weights are packed once: torch's own call packs them again in every run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LSTM = 2
 
 
 def lstm(node: ir.Node, call: Call, sizes: Sequence[int] | None) -> Fused | None:
-    """An LSTM with constant weights; None where they vary, or torch's layers have no like of it.
+    """An LSTM with constant weights; None if they vary, or torch's layers have no like of it.
 
     Args:
         node: The node.
         call: Its attributes.
-        sizes: Of its input ``[steps, batch, size]``, None where they vary: weights are packed for them.
+        sizes: Sizes of its input ``[steps, batch, size]``, for which weights are packed; None if they vary.
     """
     x, w, r, b, lengths, h, c, peepholes = [*node.inputs, *[None] * 8][:8]
     try:

@@ -1,4 +1,4 @@
-"""Attention and what goes with it in language models."""
+"""Attention and related operators of language models."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ TYPES: dict[int, Any] = {
 }
 """ONNX element type to torch's.
 
-Left out: strings, complex numbers, what torch's kernels mostly lack, and bfloat16, which NumPy has no name for.
+Left out: strings, complex numbers, types that most of torch's kernels lack, and bfloat16, which NumPy lacks.
 """
 
 
@@ -32,7 +32,7 @@ def torch_dtype(number: int) -> Any:
     """Torch's type for an ONNX element type.
 
     Raises:
-        Unsupported: There is none that its operators compute in.
+        Unsupported: Torch's operators do not compute in this type.
     """
     if number not in TYPES:
         raise Unsupported(f"torch does not compute in ONNX element type {number}")
@@ -50,7 +50,7 @@ def constant_array(tensor: Any) -> Any:
     """A constant's values in memory of their own.
 
     A tensor in a file maps the whole file for itself; with hundreds of them that exceeds what a worker may address. So
-    what was mapped is let go.
+    the mapping is released.
     """
     array = np.array(tensor.numpy(), order="C")
     if hasattr(tensor, "release"):

@@ -1,4 +1,4 @@
-"""Operators that compute each element by itself, with broadcasting."""
+"""Elementwise operators, with broadcasting."""
 
 from __future__ import annotations
 

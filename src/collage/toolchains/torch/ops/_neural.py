@@ -22,7 +22,7 @@ def matmul(call: Call, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _is_slow(x: Tensor) -> bool:
-    """Return True if torch's products of such types are 30 to 300 times as slow as those of singles, rounded once."""
+    """Return True for types that torch multiplies 30 to 300 times more slowly than float32."""
     return bool(x.dtype == torch.float16 and x.device.type == "cpu")
 
 
@@ -151,7 +151,7 @@ def transposed_window(call: Call, x: Tensor, w: Tensor) -> tuple[Window, list[in
 
 @op("ConvTranspose")
 def conv_transpose(call: Call, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-    """Torch crops both ends alike; what is uneven is cropped, or added as output padding, here."""
+    """Torch crops both ends alike. An uneven rest is cropped, or added as output padding, here."""
     where, extra = transposed_window(call, x, w)
     function, group = _TRANSPOSED[w.ndim - 3], call.get("group", 1)
     if where.symmetric and all(p < max(s, d) for p, s, d in zip(extra, where.stride, where.dilation, strict=True)):

@@ -34,7 +34,7 @@ class Step:
         function: The function to call.
         inputs: Slots that it reads; -1 is an input left out.
         outputs: Slots that it writes.
-        single: True if it returns its only output by itself, not in a tuple.
+        single: True if it returns its only output directly, not in a tuple.
     """
 
     function: Callable[..., Any]
@@ -69,7 +69,7 @@ class Program(torch.nn.Module):  # type: ignore[misc]
 
     Attributes:
         steps: Calls, in order.
-        reads_values_on_host: True if a shape or an axis is computed from what is in an input, not only from its shape.
+        reads_values_on_host: True if a shape or an axis is computed from the values of an input, not only from its shape.
 
     Args:
         model: The kernel.
@@ -209,8 +209,8 @@ class Fused:
     Attributes:
         nodes: All of them.
         last: The one whose outputs it has.
-        inputs: What it reads; None for what is left out.
-        function: The function to call, with tensors; returns what the last node's entry would.
+        inputs: Values that the call reads; None for inputs that are left out.
+        function: The function to call, with tensors; returns the same as the last node's entry.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -259,7 +259,7 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
 
 
 def _last_uses(steps: Sequence[Step], outputs: Sequence[int]) -> list[tuple[int, ...]]:
-    """For each step, the slots that nothing reads after it: their memory can be used again."""
+    """Slots without a reader after each step, whose memory can be reused."""
     last: dict[int, int] = {}
     for index, step in enumerate(steps):
         last.update(dict.fromkeys(step.inputs, index))

@@ -24,7 +24,7 @@ _ORDER = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 
 
 def check(call: Call, lengths: Tensor | None, peepholes: Tensor | None = None) -> None:
-    """Refuse what torch's layers do not have."""
+    """Refuse variants that torch's layers do not have."""
     directions = 2 if call.get("direction", "forward") == "bidirectional" else 1
     wanted = [name.lower() for name in call.get("activations") or _DEFAULTS[call.op_type] * directions]
     if wanted != [name.lower() for name in _DEFAULTS[call.op_type]] * directions:
@@ -34,7 +34,7 @@ def check(call: Call, lengths: Tensor | None, peepholes: Tensor | None = None) -
 
 
 def torch_weights(call: Call, w: Tensor, r: Tensor, b: Tensor | None) -> list[Tensor]:
-    """For each direction: input weights, recurrent weights, and a bias for each."""
+    """Input weights, recurrent weights, and a bias for each, by direction."""
     gates, order = _GATES[call.op_type], _ORDER[call.op_type]
 
     def ordered(x: Tensor) -> Tensor:

@@ -165,7 +165,7 @@ _LONG = 2048
 
 @op("TopK", host=(1,))
 def top_k(call: Call, x: Tensor, k: Any) -> Any:
-    """Of equal elements ONNX wants the first: torch's own call takes any, a stable sort takes these."""
+    """ArgMax or ArgMin. Of equal elements ONNX takes the first; torch's own call takes any, but a stable sort takes the first."""
     axis, count, largest = call.get("axis", -1), int(k.reshape(())), bool(call.get("largest", 1))
     if x.dtype == torch.float32 and x.ndim and x.shape[axis] >= max(_LONG, 4 * count):
         return _first_of_equals(x, axis, count, largest)

@@ -37,7 +37,7 @@ def _interpolate(call: Call, x: Tensor, size: Any, factors: Any) -> Tensor:
         return F.interpolate(x, size, factors, mode=_nearest(call, x, where, size, factors))
     aligned = where == "align_corners"
     if aligned and factors and any(n * f != int(n * f) for n, f in zip(x.shape[2:], factors, strict=True)):
-        raise Unsupported("Resize to a broken number of elements with aligned corners")
+        raise Unsupported("Resize with aligned corners to a length that is not a whole number")
     outputs = size or [int(n * f) for n, f in zip(x.shape[2:], factors, strict=True)]
     if not (aligned or where == "half_pixel" or (where == "pytorch_half_pixel" and min(outputs) > 1)):
         raise Unsupported(f"Resize with {where} coordinates")

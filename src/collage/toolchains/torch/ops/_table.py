@@ -2,7 +2,7 @@
 
 An entry is a function of a ``Call`` (the node's attributes, decoded once) and its inputs. Inputs that say *how* rather
 than *what* (the shape of Reshape, the axes of ReduceSum) are ``host`` inputs: they come as NumPy arrays, never as
-tensors. Entries raise ``Unsupported`` for attributes that torch has no like of, and never approximate.
+tensors. Entries raise ``Unsupported`` for attributes that torch lacks, and never approximate.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Call:
         attributes: Decoded attributes: ints, floats, strings, lists of them, NumPy arrays.
         outputs: Number of outputs that the node has. Trailing ones without readers are left out.
         frozen: Indices of the inputs that are constants of the kernel.
-        memo: What an entry computed once from frozen inputs, and for what else it was given.
+        memo: Results that an entry computed once from frozen inputs, with the other values that they were computed for.
     """
 
     op_type: str
@@ -42,7 +42,7 @@ class Call:
         return self.attributes.get(name, default)
 
     def once(self, name: str, make: Callable[[], Any], *inputs: int, given: Any = None) -> Any:
-        """Return the result of ``make``, computed once if all of ``inputs`` are constants, and anew if ``given`` has changed."""
+        """Return the result of ``make``, computed once if all of ``inputs`` are constants, and again if ``given`` has changed."""
         if not self.frozen.issuperset(inputs):
             return make()
         known = self.memo.get(name)
@@ -71,7 +71,7 @@ OPS: dict[str, Entry] = {}
 """ONNX operator (default domain) to torch."""
 
 HOST_OPS: dict[str, Function] = {}
-"""Operators on shapes, as NumPy calls: what Shape yields stays on the host, and may hold symbolic sizes."""
+"""Operators on shapes, as NumPy calls: results of Shape stay on the host, and may hold symbolic sizes."""
 
 
 def op(*names: str, host: tuple[int, ...] = (), host_constants: tuple[int, ...] = ()) -> Callable[[Function], Function]:

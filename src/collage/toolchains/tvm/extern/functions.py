@@ -1,7 +1,7 @@
-"""External functions: the registry of labels under which libraries offer what native kernels may call.
+"""External functions: a registry of library functions, by label, that native kernels may call.
 
 A library offers functions. Each has a label, a pattern that says which operators it can stand for, and a way to bind it
-to such operators: their constants are packed, once, and what comes back is called with views of the kernel's own memory.
+to such operators. Binding packs their constants once. The bound function is called with views of the kernel's memory.
 ``docs/toolchains.md`` has an example under "Functions of libraries inside native kernels".
 """
 
@@ -34,7 +34,7 @@ GROUP = "collage.extern_functions"
 """The entry-point group: name of the library = ``module:function``, which returns an ``ExternLibrary`` or raises."""
 
 NATIVE = "native"
-"""The label of operators that a function could stand for, and that native code computes all the same."""
+"""The label of operators that a function could compute, but native code does."""
 
 BoundFunction: TypeAlias = Callable[..., None]
 """Called with the operators' varying inputs, in the order in which they are first read, and last with the output, which it
@@ -44,17 +44,17 @@ fills. All are tensors in row-major order that speak DLPack; nothing is copied, 
 
 @dataclass(frozen=True, slots=True)
 class ExternFunction:
-    """A function of a library that can stand for some operators.
+    """A function of a library that can compute some operators.
 
     Attributes:
         label: The Composite label, ``library.function``.
         pattern: The operators: a pattern of ``collage.pattern`` whose inner results have no other use.
-        bind: Given these operators as a standalone model, whose constants are its initializers, and the number of threads,
-            packs the constants. May raise ``Unsupported``.
-        refusal: The reason why it cannot stand for some operators that match, or None.
+        bind: Packs the constants, given these operators as a standalone model (constants are its initializers) and the
+            number of threads. May raise ``Unsupported``.
+        refusal: Returns the reason why it cannot compute matching operators, or None.
         types: Element types, as ONNX names them, of everything that varies.
         channels_last: True if tensors of three or more dimensions are [N, H, W, C] in memory, and so to be handed over,
-            where the model says [N, C, H, W]. Where two such functions follow each other, nothing is laid out anew.
+            where the model says [N, C, H, W]. If two such functions follow each other, nothing is transposed.
     """
 
     label: str
@@ -87,7 +87,7 @@ class ExternLibrary:
     Attributes:
         name: Begins all its labels.
         build: Everything that must be equal for timings to be comparable, such as its version.
-        functions: In order of preference: those that stand for more operators first.
+        functions: Its functions in order of preference: those that compute more operators first.
     """
 
     name: str
@@ -103,7 +103,7 @@ class ExternLibrary:
 class ExternLibraries:
     """Libraries by name, found by entry point.
 
-    A library whose entry point fails is as good as absent: ``broken`` says why.
+    A library whose entry point fails counts as absent: ``broken`` says why.
     """
 
     def __init__(self, points: Iterable[EntryPoint] | None = None) -> None:
@@ -168,9 +168,9 @@ class ExternCall:
     """A call of a function in a kernel.
 
     Attributes:
-        symbol: What the kernel's code calls it.
+        symbol: Name of the function in the kernel's code.
         function: The function.
-        model: The operators that it stands for, with their constants.
+        model: The operators that it computes, with their constants.
     """
 
     symbol: str

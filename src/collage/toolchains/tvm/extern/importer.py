@@ -32,10 +32,10 @@ def import_with_calls(proto: onnx.ModelProto, calls: Mapping[str, ExternCall]) -
 
 
 class _Importer(KernelImporter):
-    """The importer, which also knows where values lie channels-last.
+    """The importer. It also tracks the values that are stored channels-last.
 
-    Between two functions that both want that nothing is transposed, and element-wise operators between them become one
-    loop over memory as it lies: TVM merges the transpositions around them into it.
+    If two such functions follow each other, nothing is transposed between them. Elementwise operators between them
+    become one loop in that layout, since TVM merges the transposes around them.
     """
 
     def __init__(self, calls: Mapping[str, ExternCall]) -> None:

@@ -36,7 +36,7 @@ _LOADING = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Operators that are to be one call."""
+    """Operators to be replaced by one call."""
 
     function: ExternFunction
     sub_graph: SubGraph
@@ -49,7 +49,7 @@ def outlined(kernel: ir.Model, libraries: ExternLibraries) -> tuple[ir.Model, li
     be, in the libraries' order of preference.
 
     Raises:
-        Unsupported: A label is of no function here, or of one that cannot stand for what is labelled.
+        Unsupported: A label names no registered function, or one that cannot compute the labelled operators.
     """
     graph = DataflowGraph(kernel)
     labelled = _labelled_parts(graph)

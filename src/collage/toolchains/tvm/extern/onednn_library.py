@@ -1,6 +1,6 @@
 """oneDNN's functions for native kernels, through PyTorch: convolutions, products, attention, recurrent layers.
 
-The table of torch calls computes them, and merges what is one call; here stands which operators are worth handing over.
+The table of torch calls computes them and fuses groups. This module lists the operators that are worth a call.
 Convolutions are channels-last in memory on both sides, since that is how oneDNN writes them.
 """
 
@@ -89,7 +89,7 @@ def _activation(value: Pattern) -> Pattern:
 def _bind(model: ir.Model, threads: int, channels_last: bool) -> BoundFunction:
     """The operators as a torch program, packed for their shapes.
 
-    Where channels are last in memory, torch is shown them where it expects them.
+    If channels are last in memory, torch gets views in which they are in second place.
     """
     torch = import_torch()
     program = _program(model, threads)

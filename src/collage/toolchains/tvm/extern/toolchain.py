@@ -1,7 +1,7 @@
 """Native code that calls libraries: TVM's kernels, in which labelled parts are calls of external functions.
 
-``llvm -libs=extern`` reads as TVM writes it, "native code, linked with": with the registry of external functions, whatever
-libraries have entered theirs. A target ``-libs=NAME`` other than this is a library whose kernels are its calls alone.
+``llvm -libs=extern`` follows TVM's form "native code, linked with": here with all registered external functions. A
+target ``-libs=NAME`` other than this is a library whose kernels are its calls alone.
 
 Its compiled form is the shared library, and an ONNX file for each call, from which constants are packed when it is loaded,
 for the processor found there.
@@ -90,7 +90,7 @@ class ExternToolchain(ToolchainBase):
         return Availability(True, found.version, f"{found.build}, {builds}", found.devices)
 
     def pattern_table(self) -> Sequence[PatternEntry]:
-        """Return the patterns of all functions. Those of one operator are there again for native code."""
+        """Return the patterns of all functions. Candidates of one operator also exist for native code."""
         functions = self._libraries.functions()
         called = [PatternEntry(f.label, f.pattern, lambda match, f=f: _stands_for(f, match)) for f in functions]
         native = [
@@ -158,7 +158,7 @@ def _stands_for(function: ExternFunction, match: Any) -> bool:
 
 
 def _bind(function: ExternFunction, model: ir.Model, threads: int) -> BoundFunction:
-    """A function bound to what it stands for.
+    """A function bound to the operators that it computes.
 
     Raises:
         ToolchainError: It cannot be.

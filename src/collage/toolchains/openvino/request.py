@@ -1,0 +1,196 @@
+"""Inference requests of OpenVINO as kernels: inputs without copies, outputs in place, and the plugin's threads."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collage._errors import Unsupported
+from collage.toolchains._contract import Compiled, Layout
+from collage.toolchains.openvino.integers import LIMITS, WIDE
+from collage.toolchains.sdk.in_place import InPlaceKernelBase, layouts_of
+from collage.toolchains.sdk.thread_affinity import HelperThreads, computed_meanwhile, own_threads, started_meanwhile
+
+if TYPE_CHECKING:
+    from collage.toolchains._contract import Kernel, Tensor
+
+__all__ = ["AS_INT32", "THREADS", "PluginThreads", "fits", "kernel_of", "port_of_name"]
+
+AS_INT32 = tuple(name.lower() for name in WIDE)
+"""Integer types that the plugin computes in 32 bits."""
+
+_WATCHED = range(2, 5)
+"""Runs of a model that are watched for helper threads. In the first one, other threads may just be starting."""
+
+
+class PluginThreads:
+    """OpenVINO's threads in this process: all models share those that compute; each has some that hardly do.
+
+    Attributes:
+        helpers: Threads that were seen to compute while a kernel ran.
+    """
+
+    def __init__(self) -> None:
+        self.helpers = HelperThreads()
+        self._known: set[int] = set()
+
+    @contextlib.contextmanager
+    def noticed(self) -> Iterator[None]:
+        """Notice threads that the caller has OpenVINO start."""
+        with started_meanwhile() as started:
+            yield
+        self._known = (self._known | started) & own_threads()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch which threads help with a run."""
+        with self.noticed(), computed_meanwhile(self._known) as helping:
+            yield
+        self.helpers.add(helping)
+
+
+THREADS = PluginThreads()
+"""The plugin's threads in this process."""
+
+
+class _Request:
+    """One inference request, called below its Python checks, with inputs shared.
+
+    Setting an input takes longer than a small kernel, so an array that was set before is not set again.
+    """
+
+    def __init__(self, model: Any, compiled: Compiled, threads: PluginThreads | None) -> None:
+        from openvino import Tensor as OvTensor
+        from openvino._pyopenvino import InferRequest
+
+        self.tensor = OvTensor
+        self.precision: str = model.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        self.request = model.create_infer_request()
+        self._infer = functools.partial(InferRequest.infer, self.request, {})
+        self._threads = threads
+        self._runs = 0
+        ports = port_of_name(model)
+        self._ports = [ports.get(name) for name in compiled.inputs]
+        self._set: list[Tensor | None] = [None] * len(self._ports)
+        # A request only points to the memory of its inputs, so that copies must be kept.
+        self._held: list[Tensor | None] = [None] * len(self._ports)
+        types = [value.get_element_type().to_dtype().name for value in model.inputs]
+        indices = frozenset(compiled.metadata.get("indices", ()))
+        self._checked = [
+            i for i, port in enumerate(self._ports) if port is not None and types[port] in AS_INT32 and i not in indices
+        ]
+        self._limit = int(compiled.metadata.get("limit", LIMITS[0]))
+        if self._limit < LIMITS[0]:
+            narrow = enumerate(self._ports)
+            self._checked += [
+                i for i, port in narrow if port is not None and types[port] == "int32" and i not in indices
+            ]
+        self._is_static = [port is not None and model.inputs[port].partial_shape.is_static for port in self._ports]
+
+    def infer(self, share_outputs: bool) -> Any:
+        """Run on the inputs that were set; outputs by port, in memory of the request's, or copied."""
+        if (threads := self._threads) is not None:
+            if self._runs < _WATCHED[-1]:
+                self._runs += 1
+                with threads.watched() if self._runs in _WATCHED else contextlib.nullcontext():
+                    return self._infer(share_outputs, False)
+            threads.helpers.move_off()
+        return self._infer(share_outputs, False)
+
+    def read(self, inputs: Sequence[Tensor]) -> None:
+        """Set the inputs."""
+        for i in self._checked:
+            _refuse_large(inputs[i], self._limit)
+        for i, (x, known) in enumerate(zip(inputs, self._set, strict=True)):
+            if x is not known:
+                self._read(i, x)
+
+    def _read(self, i: int, x: Tensor) -> None:
+        port = self._ports[i]
+        if port is None:
+            return
+        # NumPy has two 64-bit integers, long and long long; OpenVINO knows one, other runtimes may return the other.
+        canonical = np.dtype(x.dtype.name)
+        is_shared = x.flags.c_contiguous and x.flags.writeable
+        held = self._held[i] = x.view(canonical) if is_shared else np.array(x, canonical, order="C")
+        self.request.set_input_tensor(port, self.tensor(held, shared_memory=True))
+        # What was copied must be copied again, and an array of no fixed shape may be given another.
+        self._set[i] = x if is_shared and self._is_static[i] else None
+
+
+class _RequestKernel:
+    """A request whose outputs are copied: their sizes vary, and with them their places, or they are inputs."""
+
+    reuses_outputs = False
+    allocates_outputs = True
+
+    def __init__(self, request: _Request) -> None:
+        self._request = request
+        self.precision = request.precision
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        self._request.read(inputs)
+        return list(self._request.infer(share_outputs=False).values())
+
+
+class _InPlaceRequestKernel(InPlaceKernelBase):
+    """A request that writes to the caller's arrays."""
+
+    def __init__(self, request: _Request, layouts: Sequence[Layout]) -> None:
+        super().__init__(layouts)
+        self._request = request
+        self.precision = request.precision
+
+    def run_into(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        self._request.read(inputs)
+        self._write_to(outputs)
+        self._request.infer(share_outputs=True)
+
+    def _handle(self, y: Tensor) -> object:
+        return self._request.tensor(y, shared_memory=True)
+
+    def _bind_output(self, i: int, handle: object) -> None:
+        self._request.request.set_output_tensor(i, handle)
+
+
+def kernel_of(model: Any, compiled: Compiled, threads: PluginThreads | None) -> Kernel:
+    """Return a compiled model as a kernel; it writes in place if all its shapes are fixed.
+
+    Args:
+        model: OpenVINO's compiled model.
+        compiled: Names of inputs and outputs, and the limit of integers.
+        threads: The threads to move off the caller's processors; None leaves them to the plugin.
+    """
+    request, layouts = _Request(model, compiled, threads), _layouts(model, compiled)
+    return _RequestKernel(request) if layouts is None else _InPlaceRequestKernel(request, layouts)
+
+
+def _layouts(model: Any, compiled: Compiled) -> tuple[Layout, ...] | None:
+    """Layouts of the outputs, if all are fixed and none is an input."""
+    if set(compiled.inputs) & set(compiled.outputs) or not all(port.partial_shape.is_static for port in model.outputs):
+        return None
+    dtypes = [port.get_element_type().to_dtype().name for port in model.outputs]
+    return layouts_of(dtypes, [tuple(port.shape) for port in model.outputs])
+
+
+def fits(x: Tensor, limit: int = LIMITS[0]) -> bool:
+    """Return True if all integers of an array lie from ``-limit - 1`` to ``limit``."""
+    # The bits of all of them together are no less than the largest: one look at each is enough.
+    if x.size == 0 or 0 <= np.bitwise_or.reduce(x, axis=None) <= limit:
+        return True
+    return bool(x.max() <= limit and x.min() >= ~limit)
+
+
+def _refuse_large(x: Tensor, limit: int) -> None:
+    if not fits(x, limit):
+        held = "in 32 bits" if limit >= LIMITS[1] else "in float32"
+        raise Unsupported(f"openvino's CPU plugin computes {x.dtype} {held}, and an input has larger values")
+
+
+def port_of_name(model: Any) -> Mapping[str, int]:
+    """Input ports by name; inputs without a use have no name."""
+    return {name: port for port, value in enumerate(model.inputs) for name in value.get_names()}
