@@ -13,6 +13,7 @@ compilation reports, see ``collage.compiler.additive_error``. Exit code 1 if the
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import tempfile
@@ -26,7 +27,7 @@ from benchmarks.search import Opened, session
 
 from collage.compiler.additive_error import additive_error
 from collage.compiler.candidates import gather_specs
-from collage.compiler.final_comparison import choose
+from collage.compiler.final_comparison import built_plans, compared, finalist_of
 from collage.compiler.plans import Plan, PlannedKernel, predicted_s, single_plans
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, SubGraph
@@ -81,13 +82,19 @@ def compare(opened: Opened, label: str, plan: Plan) -> float | None:
     places = [place for place in plan.kernels if place.target in spec_of]
     opened.costs.measure([CandidateKernel(p.sub_graph, p.target, spec_of[p.target], ("forced",)) for p in places])
     singles = single_plans(opened.problem, opened.survey, ())
-    finals = choose(opened.problem, opened.costs, opened.session, [*singles, plan])
-    error = additive_error(replace(finals, plan=plan), partial(predicted_s, opened.problem, opened.costs))
-    standing = finals.standings[plan.name]
+    problem, running = opened.problem, opened.session
+    recipes, failures = built_plans(problem, running, [*singles, plan], opened.costs.why_wrong)
+    built = [each for each in (*singles, plan) if each.name in recipes]
+    finalists = [finalist_of(problem, running, each, recipes[each.name]) for each in built]
+    # However slow the plan is, it is timed: its costs have to add up, too.
+    patient = replace(problem.comparison_plan, abandon_ratio=math.inf)
+    finals = compared(problem, running, built, recipes, finalists, None, plan=patient, winner=plan.name)
+    error = additive_error(replace(finals, plan=plan), partial(predicted_s, problem, opened.costs))
+    standing = {**failures, **finals.standings}[plan.name]
     if error is None or standing.time is None:
         print(f"  {label:<28} {len(plan.kernels):>3} kernels: not all could be measured; {standing.reason or ''}")
         return None
-    predicted = predicted_s(opened.problem, opened.costs, plan)
+    predicted = predicted_s(problem, opened.costs, plan)
     print(
         f"  {label:<28} {len(plan.kernels):>3} kernels, predicted {predicted * 1e6:>9.1f} us, "
         f"whole {standing.time.median_s * 1e6:>9.1f} us, additive error {error:+.1%}",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from collage.database.database import Database
+from collage.measure import process_compat
 from collage.measure.process_compat import ProcessCompatibility
 from collage.target import Target
 from collage.toolchains import Registry, registry
@@ -75,3 +77,28 @@ def test_the_real_ones_get_on() -> None:
     menu = [Target.parse("llvm"), *targets("onnxruntime", "openvino", "host")]
     with Database("sqlite:///:memory:") as database:
         assert Asked(registry(), database).compatible_sets(menu) == (frozenset(menu),)
+
+
+def test_toolchains_are_probed_in_the_models_own_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel in bf16 is off by more than what tells wrong from right, and would keep its toolchain from every mix."""
+    asked: list[str] = []
+
+    class Worker:
+        def __init__(self, _: str, arguments: Any) -> None:
+            asked.extend(member["target"] for member in arguments["members"])
+
+        def __enter__(self) -> Worker:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def call(self, *_: object) -> None:
+            return None
+
+    monkeypatch.setattr(process_compat, "Worker", Worker)
+    with Database("sqlite:///:memory:") as database:
+        sharing = Asked(registry_of({"a": {}, "b": {}}), database)
+        rough = [target.with_options(precision="bf16", level="2") for target in targets("a", "b")]
+        assert sharing.verdict(rough).ok
+    assert asked == [f"llvm -compiler={name} -level=2" for name in ("a", "b")]

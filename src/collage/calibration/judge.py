@@ -5,18 +5,19 @@ Answers of the original are kept, so that each sample is asked once. Samples are
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from collage._errors import InputError, ToolchainError, UsageError
+from collage._errors import InputError, ToolchainError, UsageError, WorkerTimeout
 from collage.calibration.metrics import Metric, PythonMetric
 from collage.calibration.samples import CalibrationData, Sample, holds_nan, put_values
 from collage.numerics.value_store import ValueStore
@@ -32,6 +33,7 @@ _RUN_S = 180.0
 _MOST_KEPT_BYTES = 4 << 30
 _MOST_S = 60.0
 """Seconds after which no further samples are looked at."""
+_MOST_SHARE = 1 / 3
 _CHUNK = 16
 """So many samples are answered with one call; these are judged however long they take."""
 
@@ -44,16 +46,25 @@ class Judge:
         original: A worker whose service has ``answer(values, into)``: the model that is right.
         metrics: Metrics to compare by.
         folder: Folder for inputs and answers while they are compared.
+        left_s: Returns the seconds that are left; judging takes at most a third of them, if that allows ``_CHUNK`` samples.
 
     Attributes:
         metrics: Metrics that answers are compared by.
         with_nan: Names of samples whose inputs hold NaN, by index, as far as they were looked at.
     """
 
-    def __init__(self, data: CalibrationData, original: Worker, metrics: Sequence[Metric], folder: Path) -> None:
+    def __init__(
+        self,
+        data: CalibrationData,
+        original: Worker,
+        metrics: Sequence[Metric],
+        folder: Path,
+        left_s: Callable[[], float] = lambda: math.inf,
+    ) -> None:
         self.metrics = tuple(metrics)
         self._data = data
         self._original = original
+        self._left_s = left_s
         self._folder = folder
         self._kept_bytes = 0
         self.with_nan: dict[int, str] = {}
@@ -79,6 +90,8 @@ class Judge:
         for name, worker in self._functions.items():
             try:
                 worker.call("find", _FIRST_METRIC_S)
+            except WorkerTimeout as error:
+                raise UsageError(f"metric {name}: importing its module took more than {_FIRST_METRIC_S:g} s") from error
             except ToolchainError as error:
                 raise UsageError(f"metric {name}: {error}") from error
 
@@ -121,9 +134,9 @@ class Judge:
         """
         metrics = self.metrics if metrics is None else metrics
         found: dict[str, list[float]] = {metric.name: [] for metric in metrics}
-        started = time.monotonic()
+        started, most_s = time.monotonic(), min(_MOST_S, _MOST_SHARE * self._left_s())
         for start in range(0, len(indices), _CHUNK):
-            if start and time.monotonic() - started > _MOST_S:
+            if start and time.monotonic() - started > most_s:
                 break
             self._clear()
             chunk, asked, told = indices[start : start + _CHUNK], list[str](), list[_Asked]()
@@ -183,14 +196,20 @@ class Judge:
     def _score(self, metric: PythonMetric, sample: _Asked, answer: ValueStore, expected: ValueStore) -> float:
         worker = self._functions[metric.name]
         label = None if sample.label is None else put_values(self._folder / "label", {"label": sample.label})
+        most_s = _METRIC_S if worker.jobs_done else _FIRST_METRIC_S
         try:
             score: float = worker.call(
                 "score",
-                _METRIC_S if worker.jobs_done else _FIRST_METRIC_S,
+                most_s,
                 outputs=str(answer.folder),
                 expected=str(expected.folder),
                 label=None if label is None else str(label.folder),
             )
+        except WorkerTimeout as error:
+            raise UsageError(
+                f"metric {metric.name}, on {sample.name}: the function ran for {most_s:g} s, longer than it may for one "
+                "sample; give a faster one"
+            ) from error
         except ToolchainError as error:
             raise UsageError(f"metric {metric.name}, on {sample.name}: {error}") from error
         return score

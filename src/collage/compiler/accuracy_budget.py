@@ -20,7 +20,7 @@ from collage.compiler.problem import Problem
 from collage.measure.session import MeasureSession
 from collage.workers.worker import Worker
 
-__all__ = ["is_reduced", "judge_plan", "judged", "plan_key", "within_budget"]
+__all__ = ["is_reduced", "judge_plan", "judged", "keeps_limits", "plan_key", "within_budget"]
 
 _STEPS = 8
 """Prices to try. Each costs a search over candidates that are mostly measured, and one run of the plan that it finds."""
@@ -53,13 +53,9 @@ def within_budget(
     Returns:
         The fastest first, by prediction. None may be left.
     """
-    verdicts: dict[Hashable, bool] = {}
 
     def keeps(plan: Plan) -> bool:
-        key = plan_key(plan)
-        if key not in verdicts:
-            verdicts[key] = _keeps(problem, session, precision, plan)
-        return verdicts[key]
+        return keeps_limits(problem, session, precision, plan)
 
     kept = [plan for plan in plans if keeps(plan)]
     if plans and plans[0] not in kept:
@@ -104,8 +100,9 @@ def judged(
 ) -> list[Plan]:
     """Return the plans that keep every limit on judging samples; those of the model's own precision always do.
 
-    Reduced plans that are clearly slower than one that is returned are left out. Refused targets that take the whole model are
-    noted in ``precision``, with the reason.
+    Reduced plans that are clearly slower than one that is returned are left out. A single target is left out only for another
+    one: what a plan of several kernels is predicted to take may be wrong. Refused targets that take the whole model are noted
+    in ``precision``, with the reason.
 
     Args:
         problem: The model.
@@ -116,18 +113,22 @@ def judged(
     """
     expected_s = {plan.name: seconds(plan) or 0.0 for plan in plans}
     exact_s = [expected_s[plan.name] for plan in plans if not is_reduced(plan) and expected_s[plan.name]]
-    best_s, kept = min(exact_s, default=math.inf), set[str]()
+    best_single_s = best_s = min(exact_s, default=math.inf)
+    kept = set[str]()
     for plan in sorted(plans, key=lambda plan: expected_s[plan.name]):
         if precision is None or not is_reduced(plan):
             kept.add(plan.name)
             continue
-        if expected_s[plan.name] > _SLOWER * best_s:
+        if expected_s[plan.name] > _SLOWER * (best_s if plan.single is None else best_single_s):
             continue
         session.say(f"judging {plan.name}")
         reason = judge_plan(problem, session, precision, plan).reason
         if reason is None:
             kept.add(plan.name)
             best_s = min(best_s, expected_s[plan.name] or best_s)
+            best_single_s = (
+                best_single_s if plan.single is None else min(best_single_s, expected_s[plan.name] or best_single_s)
+            )
             continue
         session.say(f"{plan.name} is refused: {reason}")
         if plan.single is not None:
@@ -156,15 +157,26 @@ def is_reduced(plan: Plan) -> bool:
     return any(place.target.is_reduced for place in plan.kernels)
 
 
-def _keeps(problem: Problem, session: MeasureSession, precision: Precision | None, plan: Plan) -> bool:
-    """Return True if a plan is right on the checking sets within the budget, and keeps every limit on choosing samples."""
+def keeps_limits(problem: Problem, session: MeasureSession, precision: Precision | None, plan: Plan) -> bool:
+    """Return True if a plan is right on the checking sets within the budget, and keeps every limit on choosing samples.
+
+    A plan is looked at once.
+    """
     if not is_reduced(plan):
         return True
+    known: dict[Hashable, bool] = {} if precision is None else precision.kept
+    key = plan_key(plan)
+    if key not in known:
+        known[key] = _is_right(problem, session, plan) and (
+            precision is None or judge_plan(problem, session, precision, plan, chooses=True).reason is None
+        )
+    return known[key]
+
+
+def _is_right(problem: Problem, session: MeasureSession, plan: Plan) -> bool:
     try:
         finalist = finalist_of(problem, session, plan, lower(problem, session, plan))
         with Worker(finalist.service, dict(finalist.arguments)) as worker:
-            if worker.call("check", _CHECK_S, tolerance=problem.tolerance)["reason"] is not None:
-                return False
+            return worker.call("check", _CHECK_S, tolerance=problem.tolerance)["reason"] is None
     except ToolchainError:
         return False
-    return precision is None or judge_plan(problem, session, precision, plan, chooses=True).reason is None

@@ -8,6 +8,7 @@ from functools import partial
 import onnx_ir as ir
 
 from collage._errors import NothingCanRun
+from collage.compiler.precision_sensitivity import is_product
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.fusion import (
@@ -23,7 +24,10 @@ from collage.fusion import (
 from collage.graph import SubGraph, is_view
 from collage.target import HOST_TARGET, Target
 
-__all__ = ["collect", "gather_specs", "host_spec", "joined_neighbors", "may_have"]
+__all__ = ["collect", "gather_specs", "has_what_profits", "host_spec", "joined_neighbors", "may_have"]
+
+_NARROW = ("w8", "w4")
+"""Values of the option ``precision`` for narrow weights."""
 
 
 def gather_specs(survey: Survey) -> Sequence[FusionSpec]:
@@ -58,7 +62,7 @@ def collect(
     """
     # Where the search chooses devices, no cover may have to be checked for kernels that feed each other in a ring.
     collected = collect_candidates(problem.graph, specs, report, admissible_only=problem.is_placed_by_search)
-    proposed = problem.within_devices(collected)
+    proposed = [c for c in problem.within_devices(collected) if has_what_profits(c.sub_graph, c.target)]
     covered = 0
     for candidate in proposed:
         covered |= candidate.bits
@@ -94,7 +98,14 @@ def may_have(survey: Survey, sub_graph: SubGraph, target: Target) -> bool:
     if target not in survey.baselines or survey.problem.is_bound(target):
         return False
     covers = survey.coverage_of(target)
-    return sub_graph.has_border and all(covers(node).ok for node in sub_graph.nodes)
+    is_taken = sub_graph.has_border and all(covers(node).ok for node in sub_graph.nodes)
+    return is_taken and has_what_profits(sub_graph, target)
+
+
+def has_what_profits(sub_graph: SubGraph, target: Target) -> bool:
+    """Return False for kernels of 8 bits or narrow weights without a product of constant weights, which nothing builds."""
+    is_narrow = target.is_calibrated or target.option("precision") in _NARROW
+    return not is_narrow or any(is_product(node) for node in sub_graph.nodes)
 
 
 def joined_neighbors(survey: Survey, cover: Sequence[CandidateKernel]) -> list[CandidateKernel]:

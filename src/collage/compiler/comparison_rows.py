@@ -10,7 +10,7 @@ from typing import Any
 from collage.compiler.final_comparison import BASELINE, FinalComparison
 from collage.compiler.plans import Plan
 from collage.compiler.result_store import CompileResult
-from collage.compiler.survey import HOPELESS, Survey
+from collage.compiler.survey import HOPELESS, LATE, Survey
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.measure.baselines import TargetBaseline
@@ -176,12 +176,16 @@ def _precision(targets: Sequence[Target]) -> str | None:
 
 
 def named_but_failed(rows: Sequence[Row], used: Sequence[str]) -> list[str]:
-    """Return a warning for each target that a user named and that failed, was wrong, or refused and is not used at all."""
+    """Return a warning for each target that a user named and that failed, was wrong, or refused and is not used at all.
+
+    Targets for which there was no time are told of together, see ``collage.compiler.precision_report``.
+    """
     names = {row.target: row for row in rows if row.kind == "single" and row.target is not None}
     return [
         f"{Target.parse(name).short}: {row.verdict}: {' '.join((row.reason or '').split())[:200]}; "
         f"`collage explain ARTEFACT --target '{Target.parse(name).short}'` has the details"
         for name, row in names.items()
+        if row.reason != LATE
         if row.verdict in _ALWAYS_TOLD
         or (row.verdict in ("refused", "failed", "unavailable") and not any(name == each for each in used))
     ]

@@ -52,6 +52,7 @@ from collage.compiler.precision_borders import around_sensitive
 from collage.compiler.precision_cuts import plans_by_cuts
 from collage.compiler.precision_front import find_front
 from collage.compiler.precision_report import with_precision
+from collage.compiler.precision_variants import with_variants
 from collage.compiler.problem import Problem
 from collage.compiler.refinement import Refinement
 from collage.compiler.refusals import (
@@ -252,6 +253,7 @@ def find_plan(
         is_given = survey.problem.options.plan is not None
         if may_choose_threads and not is_given:
             survey = with_one_thread(survey, session, database)
+        survey = with_variants(survey, session, database)
         result = given_plan(survey, session, database) if is_given else _plan(survey, session, database, told)
     if result.finals.recipe is None:
         raise _nothing_finished(survey, result.finals)
@@ -275,7 +277,8 @@ def _plan(survey: Survey, session: MeasureSession, database: Database, told: Pro
     if known is not None and (holds := _recalled(survey, session, known, store)) is not None:
         return holds
     result = _searched(survey, session, database, candidates, fusion, told)
-    if result.finals.recipe is not None and options.is_plain and not _is_unfinished(options, result):
+    is_unfinished = survey.is_cut_short or _is_unfinished(options, result)
+    if result.finals.recipe is not None and options.is_plain and not is_unfinished:
         store.keep(result)
     return result
 

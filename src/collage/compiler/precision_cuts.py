@@ -8,9 +8,10 @@ samples.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Collection, Sequence
 
+from collage.compiler.accuracy_budget import keeps_limits
 from collage.compiler.candidates import may_have
 from collage.compiler.cost_table import CostTable
 from collage.compiler.plans import Plan, PlannedKernel, predicted_s
@@ -18,15 +19,19 @@ from collage.compiler.precision_sensitivity import EXEMPT
 from collage.compiler.survey import Survey
 from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionSpec
 from collage.graph import IndexSet, SubGraph
+from collage.measure.session import MeasureSession
 from collage.target import Target
 
-__all__ = ["expected_share", "plans_by_cuts", "widest_kept"]
+__all__ = ["expected_share", "plans_by_cuts", "secure_floats", "widest_kept"]
 
 _PAIRS = 2
 _TRIALS = 3
 _UNKNOWN = 0.5
 _NEAR = 0.03
 """Cuts whose shares differ by less count as equal. Among them, the one that the fewest bytes cross is taken."""
+_NOT_FAR = 2.0
+"""Times its budget, the largest error of a whole model in coarser floats before 8 bits are looked into. Beyond, less than a
+quarter of the model may be coarse."""
 _RULE = "accuracy"
 
 
@@ -40,7 +45,7 @@ def plans_by_cuts(
     """Return plans that keep the limits, with as much of the model in a coarser type as was found to be possible.
 
     Pairs of targets are tried: one keeps the budget on the whole model; the other one is faster but exceeds it. At most 12
-    plans are built and run.
+    plans are built and run. Borders that ``secure_floats`` found are not looked for again.
 
     Args:
         survey: The model and the menu.
@@ -49,29 +54,106 @@ def plans_by_cuts(
         may_share: Says if the toolchains of a plan can share a process.
         keeps: Returns True if a plan keeps the limits.
     """
-    if survey.problem.placement is not None:
+    if survey.precision is None or survey.problem.placement is not None:
         return []
     spec_of = {candidate.target: candidate.spec for candidate in index}
-    everything = IndexSet.range(0, len(survey.problem.graph))
-
-    def is_fine(target: Target) -> bool:
-        whole = PlannedKernel(SubGraph(survey.problem.graph, everything), target, _RULE)
-        return not target.is_reduced or keeps(Plan(str(target), (whole,), target))
-
-    found: list[Plan] = []
-    pairs = (pair for pair in _hopeful_pairs(survey, spec_of) if is_fine(pair[0]))
-    for fine, coarse, share in itertools.islice(pairs, _PAIRS):
-        shares = _shares(survey, costs, fine)
-        for is_last in (True, False):
-            places = [(1 - before, p) for before, p in reversed(shares)] if is_last else shares
-            targets = (fine, coarse) if is_last else (coarse, fine)
-            kept = _Kept(survey, costs, spec_of, [_plan(survey, p, targets) for _, p in places], keeps)
-            if not places or not may_share(kept.tried[0]):
-                continue
-            costs.say(f"looking for a border between {coarse.short} and {fine.short}")
-            widest_kept([share for share, _ in places], share, kept.try_)
-            found += kept.plans
+    pairs = (pair for pair in _hopeful_pairs(survey, spec_of) if _is_fine(survey, pair[0], keeps))
+    found = []
+    for pair in itertools.islice(pairs, _PAIRS):
+        for plan in _borders(survey, pair, keeps, costs.say, lambda: costs.search_s_left, may_share):
+            parts = [CandidateKernel(k.sub_graph, k.target, spec_of[k.target], (_RULE,)) for k in plan.kernels]
+            costs.introduce(parts)
+            costs.measure(parts)
+            found.append(plan)
     return [plan for plan in found if predicted_s(survey.problem, costs, plan) is not None]
+
+
+def secure_floats(survey: Survey, session: MeasureSession, specs: Sequence[FusionSpec]) -> None:
+    """Look for a plan in coarser floats that keeps the limits, before 8 bits are looked into, which takes longer.
+
+    A whole model in coarser floats is tried first. Where it misses a limit and not by far, borders are looked for. What is found
+    stays in ``survey.precision``.
+    """
+    problem, precision = survey.problem, survey.precision
+    if precision is None or problem.placement is not None:
+        return
+    known = {target for spec in specs for target in spec.targets}
+
+    def keeps(plan: Plan) -> bool:
+        return keeps_limits(problem, session, precision, plan)
+
+    least_left_s = problem.comparison_plan.left_s / 2
+    pairs = [pair for pair in _hopeful_pairs(survey, known, _NOT_FAR) if not pair[1].is_calibrated]
+    wholes = dict.fromkeys(coarse for _, coarse, _ in pairs if survey.is_right(survey.baselines[coarse].whole))
+    if pairs and not any(keeps(_whole(survey, coarse)) for coarse in wholes):
+        _borders(survey, pairs[0], keeps, session.say, lambda: problem.comparison_plan.left_s - least_left_s)
+
+
+def _is_fine(survey: Survey, target: Target, keeps: Callable[[Plan], bool]) -> bool:
+    return not target.is_reduced or keeps(_whole(survey, target))
+
+
+def _whole(survey: Survey, target: Target) -> Plan:
+    everything = SubGraph(survey.problem.graph, IndexSet.range(0, len(survey.problem.graph)))
+    return Plan(str(target), (PlannedKernel(everything, target, _RULE),), target)
+
+
+def _borders(
+    survey: Survey,
+    pair: tuple[Target, Target, float],
+    keeps: Callable[[Plan], bool],
+    say: Callable[[str], None],
+    left_s: Callable[[], float],
+    may_share: Callable[[Plan], bool] = lambda _: True,
+) -> list[Plan]:
+    """Return the plans of one border between a fine and a coarse target that keep the limits, the coarse one last or first.
+
+    Args:
+        survey: The model and the menu.
+        pair: The fine target, the coarse one, and the share of the model that may be coarse.
+        keeps: Returns True if a plan keeps the limits.
+        say: Told what is looked for.
+        left_s: Returns the seconds that are left; after these no further plan is tried.
+        may_share: Says if the toolchains of a plan can share a process.
+    """
+    fine, coarse, share = pair
+    assert survey.precision is not None
+    borders = survey.precision.borders
+    if (fine, coarse) in borders:
+        return [plan for plan in borders[fine, coarse] if may_share(plan)]
+    has_budget, found, is_cut_short = survey.problem.options.time_budget_s is not None, list[Plan](), False
+    shares = _shares(survey, fine)
+    for is_last in (True, False):
+        places = [(1 - before, p) for before, p in reversed(shares)] if is_last else shares
+        targets = (fine, coarse) if is_last else (coarse, fine)
+        plans = [_plan(survey, p, targets) for _, p in places]
+        if not plans or not may_share(plans[0]):
+            continue
+
+        def try_(number: int, plans: Sequence[Plan] = plans) -> bool:
+            nonlocal is_cut_short
+            plan = plans[number]
+            if not all(_is_possible(survey, kernel) for kernel in plan.kernels):
+                return False
+            if has_budget and left_s() <= 0:
+                is_cut_short = True
+                return False
+            if is_kept := keeps(plan):
+                found.append(plan)
+            return is_kept
+
+        say(f"looking for a border between {coarse.short} and {fine.short}")
+        widest_kept([share for share, _ in places], share, try_)
+    if is_cut_short:
+        survey.precision.is_cut_short = True
+    else:
+        borders[fine, coarse] = found
+    return found
+
+
+def _is_possible(survey: Survey, kernel: PlannedKernel) -> bool:
+    is_allowed = survey.problem.choices.allows(kernel.sub_graph, kernel.target)
+    return is_allowed and may_have(survey, kernel.sub_graph, kernel.target)
 
 
 def _plan(survey: Survey, place: int, targets: Sequence[Target]) -> Plan:
@@ -83,42 +165,14 @@ def _plan(survey: Survey, place: int, targets: Sequence[Target]) -> Plan:
     return Plan("cut", tuple(kernels))
 
 
-@dataclass(slots=True)
-class _Kept:
-    """Plans that were found to keep the limits."""
-
-    survey: Survey
-    costs: CostTable
-    spec_of: Mapping[Target, FusionSpec]
-    tried: Sequence[Plan]
-    keeps: Callable[[Plan], bool]
-    plans: list[Plan] = field(default_factory=list)
-
-    def try_(self, number: int) -> bool:
-        """Return True if a plan keeps the limits; then its kernels are measured."""
-        plan, choices = self.tried[number], self.survey.problem.choices
-        for kernel in plan.kernels:
-            is_allowed = choices.allows(kernel.sub_graph, kernel.target)
-            if not (is_allowed and may_have(self.survey, kernel.sub_graph, kernel.target)):
-                return False
-        is_late = self.survey.problem.options.time_budget_s is not None and self.costs.search_s_left <= 0
-        if is_late or not self.keeps(plan):
-            return False
-        parts = [CandidateKernel(k.sub_graph, k.target, self.spec_of[k.target], (_RULE,)) for k in plan.kernels]
-        self.costs.introduce(parts)
-        self.costs.measure(parts)
-        self.plans.append(plan)
-        return True
-
-
-def _shares(survey: Survey, costs: CostTable, fine: Target) -> list[tuple[float, int]]:
+def _shares(survey: Survey, fine: Target) -> list[tuple[float, int]]:
     """Return places of one cut, each with the share of the time before it; of places close together one is returned."""
-    graph = survey.problem.graph
-    everything = PlannedKernel(SubGraph(graph, IndexSet.range(0, len(graph))), fine, _RULE)
-    seconds = costs.node_seconds([everything])
-    total = sum(seconds) or 1.0
-    before = [0.0, *itertools.accumulate(seconds)]
-    shares = [(before[p] / total, p) for p in range(1, len(graph)) if graph.cuts[p].is_border]
+    graph, baselines = survey.problem.graph, survey.baselines
+    profiles = [baselines[fine].profile, *(found.profile for found in baselines.values())]
+    # Without any profile, every operator counts alike.
+    profile = next((each for each in profiles if sum(each.values()) > 0), dict.fromkeys(range(len(graph)), 1.0))
+    before = [0.0, *itertools.accumulate(profile.get(node, 0.0) for node in range(len(graph)))]
+    shares = [(before[p] / before[-1], p) for p in range(1, len(graph)) if graph.cuts[p].is_border]
     groups = itertools.groupby(shares, key=lambda each: int(each[0] / _NEAR))
     return [min(group, key=lambda each: graph.cuts[each[1]].nbytes) for _, group in groups]
 
@@ -159,8 +213,16 @@ def expected_share(fine: float, coarse: float, tolerance: float) -> float:
     return (tolerance**2 - fine**2) / (coarse**2 - fine**2) if fine < tolerance else 0.0
 
 
-def _hopeful_pairs(survey: Survey, known: Collection[Target]) -> list[tuple[Target, Target, float]]:
-    """Return pairs of a fine and a coarse target, the most promising first, with the share that may be coarse."""
+def _hopeful_pairs(
+    survey: Survey, known: Collection[Target], most: float = math.inf
+) -> list[tuple[Target, Target, float]]:
+    """Return pairs of a fine and a coarse target, the most promising first, with the share that may be coarse.
+
+    Args:
+        survey: Times and errors of targets on the whole model.
+        known: Targets that may have kernels other than the whole model.
+        most: Times the tolerance, the largest error of the coarse target.
+    """
     problem, found = survey.problem, []
     wholes = {
         target: (baseline.whole.time.median_s, baseline.whole.error or 0.0)
@@ -170,6 +232,8 @@ def _hopeful_pairs(survey: Survey, known: Collection[Target]) -> list[tuple[Targ
     for fine, (fine_s, fine_error) in wholes.items():
         for coarse, (coarse_s, coarse_error) in wholes.items():
             if fine_error > problem.tolerance or not coarse.is_reduced or coarse_error <= fine_error:
+                continue
+            if coarse_error > most * problem.tolerance:
                 continue
             share = expected_share(fine_error, coarse_error, problem.tolerance)
             # Of what misses a limit by another metric than the error, nothing is known.

@@ -15,7 +15,7 @@ from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.plans import PlannedKernel
 from collage.compiler.precision_sensitivity import FLOATS, is_product
 from collage.compiler.precision_session import Precision, Verdict
-from collage.compiler.survey import Survey
+from collage.compiler.survey import LATE, Survey
 from collage.cost.outcome import Status
 from collage.measure.estimator import MeasuringCostEstimator
 from collage.measure.jobs import weight_bytes
@@ -66,6 +66,7 @@ def with_precision(report: Report, survey: Survey, session: MeasureSession, fina
     for node, name, _ in products:
         operators[node.op_type][name] += 1
     speedup = _speedup_over_float(finals)
+    is_calibrated = any(place.target.is_calibrated for place in plan.kernels)
     facts: dict[str, Any] = {
         "data": {
             "origin": precision.data.origin,
@@ -77,14 +78,15 @@ def with_precision(report: Report, survey: Survey, session: MeasureSession, fina
         },
         "limits": [{"metric": limit.metric.name, "most": limit.most} for limit in precision.limits],
         "metrics": {} if verdict is None else _metrics(precision, verdict),
-        "outside": precision.outside,
+        "outside": precision.outside() if is_calibrated else None,
         "kernels": kernels,
-        "not_in_int8": _not_in_int8(products) if any(place.target.is_calibrated for place in plan.kernels) else [],
+        "not_in_int8": _not_in_int8(products) if is_calibrated else [],
         "operators": {name: dict(found) for name, found in operators.items()},
         "speedup_over_float32": speedup,
         "refused": dict(precision.refusals),
     }
-    facts["summary"] = _summary(precision, verdict, facts)
+    late = [target.short for target, found in survey.baselines.items() if found.refusal == LATE]
+    facts["summary"] = _summary(precision, verdict, facts, late)
     return replace(report, precision=facts, front={"points": precision.front} if precision.front else {})
 
 
@@ -162,7 +164,7 @@ def _speedup_over_float(finals: FinalComparison) -> float | None:
     return min(times) / finals.time.median_s if times and finals.time is not None else None
 
 
-def _summary(precision: Precision, verdict: Verdict | None, facts: Mapping[str, Any]) -> list[str]:
+def _summary(precision: Precision, verdict: Verdict | None, facts: Mapping[str, Any], late: Sequence[str]) -> list[str]:
     lines = []
     speedup, data = facts["speedup_over_float32"], facts["data"]
     if verdict is None:
@@ -180,6 +182,8 @@ def _summary(precision: Precision, verdict: Verdict | None, facts: Mapping[str, 
         few = [name for name, metric in facts["metrics"].items() if metric["too_few"]]
         if few:
             lines.append(f"there are too few judging samples for {', '.join(few)} to be certain; give more")
+    if late:
+        lines.append(f"the time budget left no time for {_some(late)}; the same command measures them")
     if data["is_made_up"]:
         lines.append("samples were made up; real ones (--data FOLDER) would give better ranges and errors")
     elif not data["is_independent"]:
@@ -192,7 +196,7 @@ def _summary(precision: Precision, verdict: Verdict | None, facts: Mapping[str, 
         lines.append(f"{skipped} of {count} calibrating samples hold NaN, and no ranges were taken from them")
     if odd := [*precision.judge.with_nan.values()]:
         lines.append(f"the inputs of {_some(odd)} hold NaN, which 8-bit kernels do not pass on")
-    outside = precision.outside
+    outside = facts["outside"]
     if outside is not None and outside > _MANY_OUTSIDE and any(k["precision"] == _INT8 for k in facts["kernels"]):
         lines.append(
             f"{outside:.1%} of values on judging samples are outside of the calibrated ranges; give more samples"

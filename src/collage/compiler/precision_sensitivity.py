@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 import onnx_ir as ir
@@ -75,11 +76,24 @@ def keep_unbounded_in_float(precision: Precision, problem: Problem) -> None:
 
 
 def add_variants(
-    precision: Precision, problem: Problem, baselines: Baselines, session: MeasureSession, database: Database
+    precision: Precision,
+    problem: Problem,
+    baselines: Baselines,
+    session: MeasureSession,
+    database: Database,
+    first: Callable[[], None] = lambda: None,
 ) -> tuple[Target, ...]:
     """Return variants of the 8-bit targets that leave sensitive nodes in float32, if they may pay.
 
     They may pay if an 8-bit target is fast and exceeds the budget, or was not timed because its error is so large.
+
+    Args:
+        precision: Has the samples and the ranges.
+        problem: The model and the menu.
+        baselines: Times and errors of targets on the whole model.
+        session: Says what goes on.
+        database: Remembers which nodes are sensitive.
+        first: Called before the first run of a search for sensitive nodes. That search takes long.
     """
     hopeful = [target for target in _quantising(problem.menu) if _is_hopeful(precision, problem, baselines, target)]
     if precision.ranges is None or not hopeful:
@@ -87,7 +101,6 @@ def add_variants(
     units = units_of(problem)
     if len(units) < 2:
         return ()
-    session.say("finding the operators that lose most in 8 bits")
     is_far = any(_is_far(problem, baselines, target) for target in hopeful)
     fact = {
         "fact": "sensitivity-2",
@@ -99,9 +112,12 @@ def add_variants(
     }
     told = None if problem.options.remeasure else database.local_fact(**fact)
     if told is None:
+        first()
+        session.say("finding the operators that lose most in 8 bits")
         try:
             told = _levels(precision, problem, session, units, is_far=is_far)
         except ToolchainError as error:
+            precision.is_cut_short = problem.options.time_budget_s is not None
             session.say(f"the most sensitive operators are not known: {error}")
             return ()
         database.keep_local_fact(told, **fact)
@@ -173,19 +189,22 @@ def _levels(
     Nothing if half of all units do not do, or none have to, unless it is known that the whole model is too far off.
 
     Raises:
-        ToolchainError: A process failed, or half of the time that a time budget leaves is over.
+        ToolchainError: A process failed, or half of the time that a time budget leaves does not suffice.
     """
     file = session.workspace / "rounded.onnx"
     snr = find_metric("snr")
     everything = (1 << len(problem.graph)) - 1
-    least_left_s = problem.comparison_plan.left_s / 2
+    least_left_s, runs, began = problem.comparison_plan.left_s / 2, itertools.count(), time.monotonic()
 
-    def stop_if_late() -> None:
-        if problem.comparison_plan.left_s < least_left_s:
+    def stop_if_late(left: int) -> None:
+        """Stop if the time does not suffice for all runs that are left, as long as those before took."""
+        done = next(runs)
+        expected_s = left * (time.monotonic() - began) / done if done else 0.0
+        if problem.comparison_plan.left_s - expected_s < least_left_s:
             raise ToolchainError("the time budget leaves no time to measure them")
 
-    def noise(bits: int) -> float:
-        stop_if_late()
+    def noise(bits: int, left: int) -> float:
+        stop_if_late(left)
         try:
             ir.save(rounded_model(problem, bits), file)
         except Unsupported:
@@ -195,7 +214,7 @@ def _levels(
         return statistics.fmean(drops) if all(math.isfinite(drop) for drop in drops) else math.inf
 
     def keeps(kept: int) -> bool:
-        stop_if_late()
+        stop_if_late(1)
         ir.save(rounded_model(problem, everything & ~kept), file)
         with runs_worker(file, watches=False) as worker, build_lock():
             return precision.verdict_of(worker, chooses=True).reason is None
@@ -215,7 +234,7 @@ def _levels(
 
 
 def ranked_units(
-    units: Sequence[int], noise: Callable[[int], float], say: Callable[[str], None] = lambda _: None
+    units: Sequence[int], noise: Callable[[int, int], float], say: Callable[[str], None] = lambda _: None
 ) -> list[int]:
     """Return the numbers of units, the most sensitive one first.
 
@@ -223,24 +242,28 @@ def ranked_units(
 
     Args:
         units: Ranges of nodes as bits.
-        noise: Returns the error of the outputs if only the given nodes are quantised.
+        noise: Returns the error of the outputs if only the given nodes are quantised. Its second
+            argument is the most calls that are left.
         say: Called with each line of progress.
     """
     size = math.ceil(len(units) / _GROUPS)
     groups = [list(range(start, min(start + size, len(units)))) for start in range(0, len(units), size)]
+    closer_count = min(_MOST_UNITS, _WORST_GROUPS * size) if size > 1 else 0
+    left = iter(range(len(groups) + closer_count, 0, -1))
     by_group: list[tuple[float, list[int]]] = []
     for number, group in enumerate(groups, 1):
         say(f"quantising one part of the model at a time, {number} of {len(groups)}")
         bits = 0
         for index in group:
             bits |= units[index]
-        by_group.append((noise(bits), group))
+        by_group.append((noise(bits, next(left)), group))
     by_group.sort(key=lambda found: (-found[0], found[1]))
     # Noise of independent sources adds as squares do.
     own = {index: level / math.sqrt(len(group)) for level, group in by_group for index in group}
     if size > 1:
-        closer = [index for _, group in by_group[:_WORST_GROUPS] for index in group][:_MOST_UNITS]
-        own |= {index: noise(units[index]) for index in closer}
+        closer = [index for _, group in by_group[:_WORST_GROUPS] for index in group][:closer_count]
+        say("quantising single operators of the worst parts")
+        own |= {index: noise(units[index], next(left)) for index in closer}
     return sorted(own, key=lambda index: (-own[index], index))
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,14 @@ class Precision:
         limits: The accuracy budget of a plan.
         is_made_up: The samples are not the user's.
         ranges: Ranges of all values; None if no target needs them.
-        outside: Share of elements on judging samples outside these ranges; None if it is not known.
+        outside: Returns the share of elements on judging samples outside these ranges; None if it is not known. That takes
+            as long as calibrating.
         sensitive: Nodes that 8 bits hurt most, as bits: as few as have to stay in float32. 0 if all may be quantised.
         refusals: The reasons why targets that take the whole model are refused, by name.
         verdicts: On judging samples, by plan.
+        kept: True for plans that keep every limit on choosing samples, False for others that were tried.
+        borders: Plans of two kernels that keep every limit on choosing samples, by their fine and their coarse target.
+        is_cut_short: A time budget ended the search for sensitive nodes or borders.
         front: See ``collage.compiler.precision_front``; empty if it was not asked for.
     """
 
@@ -114,10 +119,13 @@ class Precision:
     limits: tuple[Limit, ...]
     is_made_up: bool
     ranges: Ranges | None = None
-    outside: float | None = None
+    outside: Callable[[], float | None] = lambda: None
     sensitive: int = 0
     refusals: dict[str, str] = field(default_factory=dict)
     verdicts: dict[Hashable, Verdict] = field(default_factory=dict)
+    kept: dict[Hashable, bool] = field(default_factory=dict)
+    borders: dict[tuple[Target, Target], list[Any]] = field(default_factory=dict)
+    is_cut_short: bool = False
     front: list[dict[str, Any]] = field(default_factory=list)
     _chosen: dict[Hashable, Verdict] = field(default_factory=dict)
 
@@ -229,7 +237,8 @@ def open_precision(
         metrics.setdefault(options.metric, find_metric(options.metric, data.has_labels))
     prepared = session.workspace / PREPARED_FILE
     ir.save(problem.model, prepared)
-    judge = Judge(data, runs_worker(original or prepared, watches=False), list(metrics.values()), folder)
+    original_worker = runs_worker(original or prepared, watches=False)
+    judge = Judge(data, original_worker, list(metrics.values()), folder, lambda: problem.comparison_plan.left_s)
     stack.callback(judge.close)
     judge.find_functions()
     try:
@@ -317,10 +326,14 @@ def _calibrate(
             return
         if ranges.samples and known is None:
             keep()
-        watched = precision.split.judge[:_MOST_WATCHED]
-        with contextlib.suppress(ToolchainError):  # A sample that cannot be run is refused where plans are judged.
-            precision.outside = share_outside(
-                worker, (sample.feeds for sample in precision.data.samples(watched)), folder, ranges
-            )
     precision.ranges = ranges
+    precision.outside = partial(_share_outside, precision, prepared, folder)
     annotate_ranges(problem.model, ranges)
+
+
+def _share_outside(precision: Precision, prepared: Path, folder: Path) -> float | None:
+    watched = precision.data.samples(precision.split.judge[:_MOST_WATCHED])
+    assert precision.ranges is not None
+    with contextlib.suppress(ToolchainError), runs_worker(prepared) as worker, build_lock():
+        return share_outside(worker, (sample.feeds for sample in watched), folder, precision.ranges)
+    return None  # A sample that cannot be run is refused where plans are judged.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from collage.compiler.precision_sensitivity import EXEMPT, add_variants, keep_unbounded_in_float
+from collage.compiler.precision_sensitivity import EXEMPT, keep_unbounded_in_float
 from collage.compiler.precision_session import Precision, open_precision
 from collage.compiler.preparation import Preparation, PreparationDiffers, Verdict, find_guilty
 from collage.compiler.problem import Problem
@@ -27,10 +27,15 @@ from collage.target import HOST_TARGET, Target
 from collage.toolchains import Availability, Support, support_for
 from collage.transform import simplifying_passes
 
-__all__ = ["HOPELESS", "Reference", "Survey", "supported_baselines", "survey_model"]
+__all__ = ["HOPELESS", "LATE", "Reference", "Survey", "baselines_of", "supported_baselines", "survey_model"]
 
 HOPELESS = 2.5
 """A single target this many times slower than the best, measured alone, is reported with that time and not raced."""
+LATE = "not measured: the time budget leaves no time for it"
+"""The refusal of a target of reduced precision for which there was no time."""
+_SHARE_LEFT = {"bf16": 0.25, "int8": 0.5}
+_MOST_LEFT = 0.65
+"""Shares of a time budget that have to be left when a target of a reduced precision is measured: less for the most promising."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,12 @@ class Survey:
     def wholes(self) -> list[Outcome]:
         """The timed runs of the whole model, one for each target that takes it."""
         return [found.whole for found in self.baselines.values() if found.whole.time is not None]
+
+    @property
+    def is_cut_short(self) -> bool:
+        """True if a time budget left something out: the same command goes on there."""
+        is_late = any(found.refusal == LATE for found in self.baselines.values())
+        return is_late or (self.precision is not None and self.precision.is_cut_short)
 
     @property
     def best_single_s(self) -> float:
@@ -165,22 +176,33 @@ def survey_model(
     made = reference.checking.made
     precision = None if stack is None else open_precision(problem, session, database, made, file, stack)
 
-    def baselines_of(menu: Sequence[Target]) -> Baselines:
-        estimator = MeasuringCostEstimator(session, weight_bytes(problem.model))
-        return measure_baselines(
-            problem.graph, menu, problem.toolchains, problem.kernels, estimator, session, database, session.say
-        )
+    if precision is not None:
+        keep_unbounded_in_float(precision, problem)
+    return Survey(problem, reference, baselines_of(problem, problem.menu, session, database), precision)
 
-    if precision is None:
-        return Survey(problem, reference, baselines_of(problem.menu))
-    keep_unbounded_in_float(precision, problem)
-    baselines = baselines_of(problem.menu)
-    variants = add_variants(precision, problem, baselines, session, database)
-    return Survey(
-        replace(problem, menu=(*problem.menu, *variants)),
-        reference,
-        {**baselines, **baselines_of(variants)},
-        precision,
+
+def baselines_of(problem: Problem, targets: Sequence[Target], session: MeasureSession, database: Database) -> Baselines:
+    """Return what targets take of a model, and their times.
+
+    If much of a time budget is over, no further target of reduced precision is measured.
+    """
+
+    def why_not(target: Target) -> str | None:
+        share = _SHARE_LEFT.get(target.option("precision") or "", _MOST_LEFT)
+        has_time = problem.comparison_plan.left_s > share * (problem.options.time_budget_s or 0.0)
+        return None if has_time or not target.is_reduced else LATE
+
+    estimator = MeasuringCostEstimator(session, weight_bytes(problem.model))
+    return measure_baselines(
+        problem.graph,
+        targets,
+        problem.toolchains,
+        problem.kernels,
+        estimator,
+        session,
+        database,
+        session.say,
+        why_not,
     )
 
 

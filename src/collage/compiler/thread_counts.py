@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from collage.compiler.survey import HOPELESS, Survey
+from collage.compiler.survey import HOPELESS, Survey, baselines_of
 from collage.database.database import Database
-from collage.measure.baselines import Baselines, measure_baselines
-from collage.measure.estimator import MeasuringCostEstimator
-from collage.measure.jobs import weight_bytes
+from collage.measure.baselines import Baselines
 from collage.measure.session import MeasureSession
 from collage.system.machine import this_machine, thread_count
 from collage.target import Target
@@ -72,14 +70,7 @@ def _by_time(survey: Survey) -> list[tuple[Target, float]]:
 
 
 def _measured(survey: Survey, targets: Sequence[Target], session: MeasureSession, database: Database) -> Baselines:
-    problem = survey.problem
-    return measure_baselines(
-        problem.graph,
-        [target.with_options(threads="1") for target in targets],
-        problem.toolchains,
-        problem.kernels,
-        MeasuringCostEstimator(session, weight_bytes(problem.model)),
-        session,
-        database,
-        session.say,
-    )
+    of_one = {target: target.with_options(threads="1") for target in targets}
+    for target, one in of_one.items():
+        survey.problem.kernels.keep_in_float(one, survey.problem.kernels.in_float(target))
+    return baselines_of(survey.problem, [*of_one.values()], session, database)

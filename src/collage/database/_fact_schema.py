@@ -237,7 +237,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "preparation-1": _is_verdict_on_preparation,
     "profile": _is_profile,
     "quarantine": _is_quarantine,
-    "share-1": _is_verdict,
+    "share-2": _is_verdict,
     "support": _is_support,
     "tuned-1": _is_tuned_kernel,
     "tuning-1": lambda value: isinstance(value, str),

@@ -7,6 +7,7 @@ of support with a single build, and profiles of these large kernels give first e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +27,8 @@ __all__ = ["Baselines", "TargetBaseline", "maximal_ranges", "measure_baselines"]
 
 _HOPELESS = 3.0
 """A target this many times slower than the best on the whole model is not measured precisely."""
+_PRECISIONS = ("f32", "bf16", "int8", "f16")
+"""The order in which targets are measured, by the option ``precision``. All others come last."""
 _MOST_RANGES = 16
 """Most pieces to measure of a target that takes a model only in pieces: the largest, as its greedy partitioning."""
 
@@ -76,12 +79,35 @@ def measure_baselines(
     measure_session: MeasureSession,
     database: Database,
     say: Callable[[str], None] = lambda _: None,
+    why_not: Callable[[Target], str | None] = lambda _: None,
 ) -> Baselines:
-    """Surveys a model for every target of the menu."""
+    """Survey a model for every target of the menu.
+
+    Args:
+        graph: The model's graph.
+        targets: The targets.
+        toolchains: The registry of their toolchains.
+        kernels: Makes the model's kernels.
+        estimator: Measures them.
+        measure_session: Builds and measures.
+        database: Remembers profiles, and what targets take.
+        say: Told what goes on.
+        why_not: Asked before each target, once the time of another one is known. Returns a reason not to measure it, or None.
+    """
     found: dict[Target, TargetBaseline] = {}
     best_s = float("inf")
-    for target in sorted(targets, key=lambda t: not toolchains.for_target(t).optimises_whole_graphs):
+
+    def rank(target: Target) -> tuple[bool, int]:
         # Toolchains that optimise whole graphs go first: they are the ones that the others have to beat.
+        precision = (
+            _PRECISIONS.index(p) if (p := target.option("precision", "f32")) in _PRECISIONS else len(_PRECISIONS)
+        )
+        return not toolchains.for_target(target).optimises_whole_graphs, precision
+
+    for target in sorted(targets, key=rank):
+        if math.isfinite(best_s) and (reason := why_not(target)) is not None:
+            found[target] = TargetBaseline(target, measure_session.availability(target), refusal=reason)
+            continue
         say(f"measuring baseline: whole model on {target.short}")
         availability = measure_session.availability(target)
         if not availability.available:

@@ -9,7 +9,7 @@ turns. All results must be right. The verdict is a fact, kept with the builds th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collage._errors import ToolchainError
 from collage.database.database import Database
@@ -24,6 +24,8 @@ __all__ = ["ProcessCompatibility", "Verdict"]
 
 _SERVICE = "collage.measure._process_compat_worker:ProcessCompatWorker"
 _TIMEOUT_S = 180.0
+_COARSER = ("precision", "exempt", "floats")
+"""Options under which a kernel may compute in a coarser type than the model says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class ProcessCompatibility:
         if len(targets) <= 1:
             return Verdict(True)
         name = {
-            "fact": "share-1",
+            "fact": "share-2",
             "builds": {target.build_name: self._build_of(target) for target in targets},
             "machine": this_machine().fingerprint,
         }
@@ -111,7 +113,9 @@ class ProcessCompatibility:
         members = []
         for target in targets:
             factory, arguments = self._toolchains.factory(target.toolchain)
-            members.append({"factory": factory, "arguments": arguments, "target": str(target)})
+            # What a toolchain computes wrongly is told from what it computes right by a small tolerance.
+            exact = replace(target, options=tuple(each for each in target.options if each[0] not in _COARSER))
+            members.append({"factory": factory, "arguments": arguments, "target": str(exact)})
         with (
             scratch() as workspace,
             build_lock(),

@@ -15,16 +15,18 @@ def test_the_most_sensitive_unit_comes_first_and_runs_are_bounded(count, random)
     worst = random.randrange(count)
     own = [1e-3 * random.random() for _ in range(count)]
     own[worst] = 1.0
-    asked = []
+    asked, lefts = [], []
 
-    def noise(bits):
+    def noise(bits, left):
         asked.append(bits)
+        lefts.append(left)
         return math.sqrt(sum(own[i] ** 2 for i in range(count) if bits >> i & 1))
 
     order = ranked_units([1 << i for i in range(count)], noise)
     assert sorted(order) == list(range(count))
     assert order[0] == worst
     assert len(asked) <= 30
+    assert all(left >= len(asked) - i for i, left in enumerate(lefts))
 
 
 def test_each_budget_gets_the_fastest_plan_whose_worse_end_keeps_it():

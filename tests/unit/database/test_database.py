@@ -412,7 +412,7 @@ FORMS = [
     ("overheads-2", {"dispatch_s": 1e-6, "launch_s": 0.0}, [{}, {"dispatch_s": "x", "launch_s": 0.0}, []]),
     ("peak-2", {"flops_per_s": 1e9, "bytes_per_s": 1e9}, [[], {}, {"flops_per_s": 0.0, "bytes_per_s": 1.0}]),
     ("quarantine", {"since_s": 1.0, "reason": "died"}, [{}, {"since_s": "x", "reason": ""}]),
-    ("share-1", {"ok": False, "reason": "crash"}, [{"ok": 1}, []]),
+    ("share-2", {"ok": False, "reason": "crash"}, [{"ok": 1}, []]),
     (
         "plan-3",
         RESULT,

@@ -80,7 +80,8 @@ class OpenVinoToolchain(ToolchainBase):
         "integers in convolutions, matrix products and operators between them; w8 or w4: weights of matrix products of few rows "
         "in 8 or 4 bits (default f32); default: what OpenVINO takes by itself on this machine",
         "exempt": "with int8: number of the model's most sensitive parts that stay in float32; set by the search",
-        "floats": "with int8: f32 or bf16, the type that parts in floats may compute in (default f32)",
+        "floats": "with int8: f32 or bf16, the type that parts in floats may compute in (default f32); with bf16: f32 keeps "
+        "residual sums and normalisations in float32",
     }
 
     def availability(self) -> Availability:
@@ -138,8 +139,9 @@ class OpenVinoToolchain(ToolchainBase):
         _check(target)
         with THREADS.noticed():
             config = _config(target, options)
-            key = self.name, compiled.metadata["model"], tuple(config.items())
-            model = options.once(key, lambda: _compile(workspace / compiled.metadata["model"], config))
+            keeps = _keeps_sums(target)
+            key = self.name, compiled.metadata["model"], keeps, tuple(config.items())
+            model = options.once(key, lambda: _compile(workspace / compiled.metadata["model"], config, keeps))
         # Threads that the plugin pins itself stay on their processors.
         return kernel_of(model, compiled, None if options.exclusive else THREADS)
 
@@ -149,7 +151,8 @@ class OpenVinoToolchain(ToolchainBase):
         """Seconds per node, from OpenVINO's performance counters."""
         _check(target)
         with tokenised(workspace / compiled.metadata["model"]) as copy:
-            model = _compile(copy.path, _config(target, LoadOptions(exclusive=True)) | {"PERF_COUNT": True})
+            config = _config(target, LoadOptions(exclusive=True)) | {"PERF_COUNT": True}
+            model = _compile(copy.path, config, _keeps_sums(target))
             request = model.create_infer_request()
             ports = port_of_name(model)
             feeds = {ports[input_token(i)]: x for i, x in enumerate(inputs) if input_token(i) in ports}
@@ -165,10 +168,17 @@ class OpenVinoToolchain(ToolchainBase):
 
 def _check(target: Target) -> None:
     check_options(target, _OPTIONS)
-    if target.option("floats") is not None and target.option("precision") != "int8":
+    precision, floats = target.option("precision"), target.option("floats")
+    if floats is not None and precision != "int8" and (precision, floats) != ("bf16", "f32"):
         raise TargetError(
-            f"target {str(target)!r}: -floats sets the type of operators that -precision=int8 leaves in floats; name both"
+            f"target {str(target)!r}: -floats sets the type of operators that -precision=int8 leaves in floats, and "
+            "-floats=f32 that of sums and normalisations beside -precision=bf16; name both"
         )
+
+
+def _keeps_sums(target: Target) -> bool:
+    """Return True if residual sums and normalisations stay in float32."""
+    return target.option("precision") == "bf16" and target.option("floats") == "f32"
 
 
 def _config(target: Target, options: LoadOptions) -> dict[str, Any]:
@@ -223,9 +233,13 @@ def _query(model: Any) -> None:
         raise Unsupported(f"openvino's CPU plugin does not take {', '.join(sorted(refused))}")
 
 
-def _compile(path: Path, config: Mapping[str, Any]) -> Any:
+def _compile(path: Path, config: Mapping[str, Any], keeps_sums: bool = False) -> Any:
     model = _read(path)
     try:
+        if keeps_sums:
+            from collage.toolchains.openvino.kept_floats import marked
+
+            model = marked(_core(), model)
         return _core().compile_model(model, "CPU", config)
     except Exception as error:
         raise CompileError(f"openvino: {one_line(error)}") from error

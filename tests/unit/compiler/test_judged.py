@@ -1,0 +1,64 @@
+"""Plans are judged the fastest first, and those that cannot win are not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collage.compiler import accuracy_budget
+from collage.compiler.accuracy_budget import judged
+from collage.compiler.plans import Plan
+from collage.compiler.precision_session import Precision, Verdict
+from collage.target import Target
+
+EXACT, ROUGH, BYTES = (
+    Target.parse(f"llvm -compiler=openvino{option}") for option in ("", " -precision=bf16", " -precision=int8")
+)
+
+
+def plan(name: str, *targets: Target) -> Plan:
+    kernels: Any = tuple(SimpleNamespace(sub_graph=(name, i), target=target) for i, target in enumerate(targets))
+    return Plan(name, kernels, targets[0] if len(targets) == 1 else None)
+
+
+EXACT_ONE, ROUGH_ONE, BYTES_ONE = plan("exact", EXACT), plan("rough", ROUGH), plan("bytes", BYTES)
+MIX, SLOW_MIX = plan("mix", ROUGH, BYTES), plan("slow mix", BYTES, ROUGH)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of plans that were judged; of these, ``bytes`` is refused."""
+    found: list[str] = []
+
+    def judge_plan(_: Any, __: Any, ___: Any, one: Plan) -> Verdict:
+        found.append(one.name)
+        return Verdict(reason="too far off" if one is BYTES_ONE else None)
+
+    monkeypatch.setattr(accuracy_budget, "judge_plan", judge_plan)
+    return found
+
+
+def kept(seconds: dict[str, float], *plans: Plan) -> list[str]:
+    nothing: Any = None
+    session: Any = SimpleNamespace(say=lambda _: None)
+    precision = Precision(nothing, nothing, nothing, (), True)
+    found = judged(nothing, session, precision, plans, lambda one: seconds[one.name])
+    return [one.name for one in found]
+
+
+def test_a_single_is_judged_although_a_mix_is_predicted_to_be_faster(asked: list[str]) -> None:
+    found = kept({"exact": 3.0, "rough": 2.0, "mix": 1.0, "slow mix": 1.9}, EXACT_ONE, ROUGH_ONE, MIX, SLOW_MIX)
+    assert found == ["exact", "rough", "mix"]
+    assert asked == ["mix", "rough"]
+
+
+def test_a_refused_single_leaves_room_for_slower_ones(asked: list[str]) -> None:
+    assert kept({"exact": 3.0, "rough": 2.0, "bytes": 1.0}, EXACT_ONE, ROUGH_ONE, BYTES_ONE) == ["exact", "rough"]
+    assert asked == ["bytes", "rough"]
+
+
+def test_what_is_slower_than_the_exact_one_is_not_judged(asked: list[str]) -> None:
+    assert kept({"exact": 1.0, "rough": 2.0, "mix": 2.0}, EXACT_ONE, ROUGH_ONE, MIX) == ["exact"]
+    assert asked == []

@@ -1,0 +1,84 @@
+"""The order in which targets are measured on the whole model, and which of them are left out if time is short."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from collage.cost.outcome import Outcome, Status
+from collage.cost.statistics import Summary
+from collage.measure import baselines
+from collage.measure.baselines import TargetBaseline, measure_baselines
+from collage.target import Target
+from collage.toolchains import Availability
+
+NAMES = ("onnxruntime", "onnxruntime -precision=int8-dynamic", "onnxruntime -precision=int8", "openvino")
+NAMES += ("openvino -precision=bf16", "openvino -precision=w4")
+NATIVE = Target.parse("llvm")
+MENU = [NATIVE, *(Target.parse(f"llvm -compiler={name}") for name in NAMES)]
+
+
+class _Toolchains:
+    def for_target(self, target: Target) -> Any:
+        class Toolchain:
+            optimises_whole_graphs = target != NATIVE
+
+        return Toolchain
+
+
+class _Session:
+    def availability(self, target: Target) -> Availability:
+        return Availability(True)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Targets that were measured, in order."""
+    found: list[str] = []
+
+    class Measurer:
+        def __init__(self, _: Any, target: Target, *more: Any) -> None:
+            self.target = target
+
+        def baselines(self, availability: Availability, abandon_above_s: float) -> TargetBaseline:
+            found.append(self.target.short)
+            outcome = Outcome(Status.OK, time=Summary(1.0, 1.0, 1.0, 9, 0.0))
+            return TargetBaseline(self.target, availability, {}, (1,), (outcome,))
+
+    monkeypatch.setattr(baselines, "_BaselineMeasurer", Measurer)
+    monkeypatch.setattr(baselines, "_remeasure", lambda found, *_: found)
+    return found
+
+
+def measured(menu: list[Target], **more: Any) -> Any:
+    nothing: Any = None
+    toolchains: Any = _Toolchains()
+    session: Any = _Session()
+    return measure_baselines(nothing, menu, toolchains, nothing, nothing, session, nothing, **more)
+
+
+def test_own_precision_comes_first_then_floats_then_bytes(asked: list[str]) -> None:
+    found = measured(MENU)
+    assert list(found) == MENU
+    assert asked == [
+        "onnxruntime",
+        "openvino",
+        "openvino -precision=bf16",
+        "onnxruntime -precision=int8",
+        "onnxruntime -precision=int8-dynamic",
+        "openvino -precision=w4",
+        "llvm",
+    ]
+
+
+def test_what_is_left_out_says_why(asked: list[str]) -> None:
+    found = measured(MENU, why_not=lambda target: "no time" if target.is_reduced else None)
+    assert asked == ["onnxruntime", "openvino", "llvm"]
+    assert all((found[target].refusal == "no time") == target.is_reduced for target in MENU)
+    assert not any(found[target].ranges for target in MENU if target.is_reduced)
+
+
+def test_something_is_measured_however_late_it_is(asked: list[str]) -> None:
+    measured([MENU[3], MENU[5]], why_not=lambda _: "no time")
+    assert asked == ["openvino -precision=bf16"]
