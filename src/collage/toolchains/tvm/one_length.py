@@ -56,7 +56,7 @@ class Images:
             convert: The conversion of the same operator on images.
 
         Returns:
-            What the operator returns, of three dimensions; None if it is not an operator that images can take part in.
+            Its result in three dimensions, or several; None if images cannot take part in the operator.
         """
         if op_name in ("Conv", "ConvTranspose"):
             given = self._of_convolution(inputs, attrs)
