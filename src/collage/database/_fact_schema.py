@@ -149,6 +149,7 @@ _SEARCH: Mapping[str, Callable[[Any], bool]] = {
     "optimal": lambda value: isinstance(value, bool),
     "gap": _is_finite_or_none,
     "strategy": lambda value: isinstance(value, str),
+    "tuning": lambda value: isinstance(value, str),
 }
 
 _STANDING: Mapping[str, Callable[[Any], bool]] = {

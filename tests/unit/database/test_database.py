@@ -404,6 +404,7 @@ RESULT = {
         "optimal": False,
         "gap": 0.5,
         "strategy": "lazy",
+        "tuning": "",
     },
 }
 FORMS = [

@@ -41,7 +41,7 @@ def test_another_plan_or_another_build_is_another_target() -> None:
     assert plans.add(plan_of(node, OTHER), str) != first
     assert plans.add(plan_of(node, ONE), lambda target: "a newer build") != first
     assert plans.of(first) == plan_of(node, ONE)
-    with pytest.raises(UsageError, match="nothing says"):
+    with pytest.raises(UsageError, match="are not known"):
         plans.of(HOST_TARGET.with_options(bodies="unknown"))
 
 
