@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 OUT ?= .cache/demo
 MODELS ?=
 # Two at a time: no test asserts what a busy machine decides. Those that compile stay with the others of their file, which share
-# what was compiled, and are three at a time: one of them waits for another's measurements most of the time.
+# what was compiled, and are four at a time: most of them wait for the measurements of another one.
 SMALL := -n 2 tests/unit tests/hostile tests/toolchain tests/fuzz
 # Those of tests/crash take longest, and are few in each file: they begin first.
-WHOLE := -n 3 --dist loadfile --no-loadscope-reorder tests/crash tests/e2e
+WHOLE := -n 4 --dist loadfile --no-loadscope-reorder tests/crash tests/e2e
 
 .PHONY: demo test test-all lowest coverage types fuzz lint docs bench gpu clean
 

@@ -58,8 +58,12 @@ def within_budget(
         return keeps_limits(problem, session, precision, plan)
 
     kept = [plan for plan in plans if keeps(plan)]
-    if plans and plans[0] not in kept:
+    is_kept = not plans or plans[0] in kept
+    if not is_kept or (
+        precision is not None and precision.borders
+    ):  # A plan near the limit may be refused when it is judged.
         kept += by_cuts(keeps)
+    if not is_kept:
         kept += _at_a_price(problem, costs, keeps, search_again)
     best: dict[Hashable, Plan] = {}
     for plan in sorted(kept, key=lambda plan: predicted_s(problem, costs, plan) or float("inf")):

@@ -195,10 +195,15 @@ class CostTable:
         self.overheads.setdefault(target, self.overheads[of])
         self._expectation.introduce(target, of)
 
-    def measure(self, candidates: Sequence[CandidateKernel]) -> list[Cost]:
-        """Build and measure candidates, and teach the cost model the results."""
+    def measure(self, candidates: Sequence[CandidateKernel], most_s: float | None = None) -> list[Cost]:
+        """Build and measure candidates, and teach the cost model the results.
+
+        Args:
+            candidates: The candidates.
+            most_s: Seconds beyond which a kernel is too slow; None for those of the fastest single target.
+        """
         kernels = [self._problem.kernel_of(c.sub_graph, c.target) for c in candidates]
-        outcomes = self._estimator.measure(kernels, self.best_single_s)
+        outcomes = self._estimator.measure(kernels, self.best_single_s if most_s is None else most_s)
         for candidate, outcome in zip(candidates, outcomes, strict=True):
             self.budget.asked += not outcome.recorded
             self._learn(candidate.sub_graph, candidate.target, outcome)

@@ -123,9 +123,18 @@ def test_a_whole_model_that_keeps_the_budget_needs_no_border(
     assert [len(plan.kernels) for plan in tried] == [1]
 
 
+def test_borders_are_also_looked_for_where_the_whole_is_just_within_the_budget(
+    tried: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision_cuts, "keeps_limits", lambda *args: tried.append(args[-1]) or True)
+    (plans,) = secured(surveyed({EXACT: (3.0, 0.0), ROUGH: (1.0, 0.95 * BUDGET)})).values()
+    assert plans
+    assert all(len(plan.kernels) == 2 for plan in tried)
+
+
 def test_each_whole_model_in_floats_is_tried_before_any_border(tried: list[Plan]) -> None:
     half = Target.parse("llvm -compiler=openvino -precision=f16")
-    secured(surveyed({EXACT: (3.0, 0.0), half: (2.0, 0.9 * BUDGET), ROUGH: (1.0, 0.95 * BUDGET)}))
+    secured(surveyed({EXACT: (3.0, 0.0), half: (2.0, 0.7 * BUDGET), ROUGH: (1.0, 0.75 * BUDGET)}))
     assert [plan.kernels[0].target for plan in tried if len(plan.kernels) == 1] == [ROUGH, half]
     assert [len(plan.kernels) for plan in tried[2:]] == [2] * (len(tried) - 2)
     assert len(tried) > 2
