@@ -1,4 +1,4 @@
-"""What a database holds of one kernel."""
+"""Stored outcomes of kernels, for tests of the database."""
 
 from __future__ import annotations
 
@@ -8,5 +8,6 @@ from collage.database.database import Database
 
 
 def outcome_in(database: Database, key: WorkloadKey) -> Outcome | None:
+    """Return the outcome of a kernel; None if the database has none."""
     record = database.find(key)
     return None if record is None else record.outcome

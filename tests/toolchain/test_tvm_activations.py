@@ -55,7 +55,7 @@ def model_of(op: str, attributes: dict[str, Any], bounds: list[float], *, betwee
 @pytest.mark.parametrize(("op", "attributes", "bounds"), ACTIVATIONS)
 def test_values(op: str, attributes: dict[str, Any], bounds: list[float], tmp_path: Path) -> None:
     model, target = model_of(op, attributes, bounds, between=False), Target.parse("llvm")
-    special = np.array([0.0, -0.0, np.inf, -np.inf, 1e-40, -1e-40, 3e38, -3e38, 6.0, -3.0, 3.0], np.float32)
+    special = np.array([0.0, -0.0, np.inf, -np.inf, 1e-40, -1e-40, 3e38, -3e38, 6.0, -3.0, 3.0, np.nan], np.float32)
     x = np.concatenate([special, np.linspace(-8, 8, 64 - special.size, dtype=np.float32)])
     compiled = compile_for(TvmToolchain(), ir.from_proto(model), target, tmp_path)
     (y,) = TvmToolchain().load(compiled, target, tmp_path, LoadOptions(1))([x])

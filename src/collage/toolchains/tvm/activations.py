@@ -63,10 +63,11 @@ _ACTIVATIONS: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any], Number], 
 
 def _between(x: Any, low: float | None, high: float | None, number: Number) -> Any:
     """Return the numbers within two bounds. A bound that is None or not a number bounds nothing."""
+    # Where its operands do not compare, TVM takes the second one: so what is not a number stays that.
     if low is not None and not np.isnan(low):
-        x = relax.op.maximum(x, number(low))
+        x = relax.op.maximum(number(low), x)
     if high is not None and not np.isnan(high):
-        x = relax.op.minimum(x, number(high))
+        x = relax.op.minimum(number(high), x)
     return x
 
 

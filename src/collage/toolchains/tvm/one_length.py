@@ -22,10 +22,12 @@ _HEIGHT = 2
 
 _RANK = 3
 _AXES = {0: 0, 1: 1, 2: 3}
-_COMMUTATIVE = frozenset(("Add", "Max", "Min", "Mul", "Sum"))
+# Not `Max` and `Min`: the order of their operands decides what becomes of NaN.
+_COMMUTATIVE = frozenset(("Add", "Mul", "Sum"))
+# Not by kind of operator: `Trilu` is element-wise by kind, and depends on the last two axes.
 _ELEMENTWISE = _COMMUTATIVE | frozenset(
-    "Abs Ceil Celu Clip Cos Div Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity LeakyRelu Log Mish Neg PRelu Pow".split()  # noqa: SIM905
-    + "Reciprocal Relu Selu Sigmoid Sign Sin Softplus Softsign Sqrt Sub Swish Tanh ThresholdedRelu".split()  # noqa: SIM905
+    "Abs Ceil Celu Clip Cos Div Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity LeakyRelu Log Max Mish".split()  # noqa: SIM905
+    + "Min Neg PRelu Pow Reciprocal Relu Selu Sigmoid Sign Sin Softplus Softsign Sqrt Sub Swish Tanh ThresholdedRelu".split()  # noqa: SIM905
 )
 _LOOPS = frozenset(("ConvTranspose", "Pad"))
 """Operators that become loops, of which ``ConvertLayout`` knows nothing: they compute channels first."""
@@ -87,7 +89,8 @@ class Images:
         if x is None:
             x = self._bb.normalize(relax.op.expand_dims(inputs[0], _HEIGHT))
         widened = {name: [1, *attrs[name]] for name in _LISTS if name in attrs}
-        widened |= {name: [0, *attrs[name]] for name in ("output_padding",) if name in attrs}
+        if "output_padding" in attrs:
+            widened["output_padding"] = [0, *attrs["output_padding"]]
         if "output_shape" in attrs:
             widened["output_shape"] = [1, *attrs["output_shape"][-1:]]
         if "pads" in attrs:
