@@ -151,7 +151,7 @@ def _borders(
         widest_kept([share for share, _ in places], share, try_)
     if is_cut_short:
         survey.precision.is_cut_short = True
-    else:
+    if found or not is_cut_short:
         borders[fine, coarse] = found
     return found
 

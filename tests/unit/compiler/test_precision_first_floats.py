@@ -140,6 +140,32 @@ def test_each_whole_model_in_floats_is_tried_before_any_border(tried: list[Plan]
     assert len(tried) > 2
 
 
+class _Clock:
+    """A time budget of which each question takes a second."""
+
+    def __init__(self, left_s: float) -> None:
+        self._left_s = left_s
+
+    @property
+    def left_s(self) -> float:
+        self._left_s -= 1.0
+        return self._left_s
+
+
+def test_borders_that_were_found_before_the_time_was_over_are_kept(
+    monkeypatch: pytest.MonkeyPatch, tried: list[Plan]
+) -> None:
+    monkeypatch.setattr(precision_cuts, "keeps_limits", lambda *args: tried.append(args[-1]) or True)
+    survey = surveyed({EXACT: (3.0, 0.0), ROUGH: (1.0, 1.4 * BUDGET)}, left_s=100.0)
+    survey.problem.comparison_plan = _Clock(5.0)  # type: ignore[misc]
+    (plans,) = secured(survey).values()
+    assert plans
+    assert survey.is_cut_short
+    count = len(tried)
+    assert list(secured(survey).values()) == [plans]
+    assert len([plan for plan in tried[count:] if len(plan.kernels) > 1]) == 0
+
+
 def test_without_time_no_border_is_tried_and_the_survey_says_so(tried: list[Plan]) -> None:
     survey = surveyed({EXACT: (3.0, 0.0), ROUGH: (1.0, 1.4 * BUDGET)}, left_s=0.0)
     assert secured(survey) == {}
