@@ -60,7 +60,7 @@ bench: $(VENV)/dev.stamp  ## us against every single toolchain; MODELS=a,b picks
 PYTHON_GPU ?= $(BIN)/python
 
 gpu:  ## the contract of every CUDA toolchain, then us against each; needs an NVIDIA GPU
-	PYTHONPATH=src:. $(PYTHON_GPU) -m pytest -p no:cacheprovider -rs tests/gpu tests/unit/runtime/test_device_chain.py
+	PYTHONPATH=src:. $(PYTHON_GPU) -m pytest -p no:cacheprovider -n 8 -rs tests/gpu tests/unit/runtime/test_device_chain.py
 	PYTHONPATH=src:. $(PYTHON_GPU) -m benchmarks.bench --device cuda $(if $(MODELS),--models $(MODELS))
 
 $(VENV)/demo.stamp: requirements.txt pyproject.toml

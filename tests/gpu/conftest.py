@@ -28,18 +28,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> object:
     outcome = yield
-    report = outcome.get_result()
     stem = getattr(getattr(item, "cls", None), "records", None)
+    if stem is not None:
+        outcome.get_result().user_properties.append(("records", stem))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note the outcome; workers of pytest-xdist send their reports to the process that collects them."""
+    stem = dict(report.user_properties).get("records")
     if stem is not None and report.failed:
-        _FAILED.add(stem)
+        _FAILED.add(str(stem))
     if stem is not None and report.when == "call" and report.passed:
-        _PASSED.add(stem)
+        _PASSED.add(str(stem))
 
 
-def pytest_sessionfinish() -> None:
-    """Keeps which targets' contract tests all passed, and where; whoever ran them commits the file."""
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep which targets' contract tests all passed, and where; whoever ran them commits the file."""
     found = cuda_support.find_gpu()
-    if not _PASSED or isinstance(found, cuda_support.Absence):
+    if not _PASSED or isinstance(found, cuda_support.Absence) or hasattr(session.config, "workerinput"):
         return
     record = cuda_support.RECORD
     runs = json.loads(record.read_text())

@@ -114,6 +114,14 @@ class TestTvm(OnDevice, ToolchainTestCase):
 class TestOnnxRuntime(OnDevice, ToolchainTestCase):
     toolchain, target, records = OnnxRuntimeToolchain(), "cuda -compiler=onnxruntime", "cuda -compiler=onnxruntime"
 
+    def test_profile_names_nodes_of_the_kernel(self, parsed: Target, tmp_path: Path) -> None:
+        """On a device its profiler reports launches, so that there is no profile."""
+        case = self._usual()
+        assert (
+            self.toolchain.profile(self.toolchain.compile(case.model(), parsed, tmp_path), parsed, tmp_path, [], 1)
+            == {}
+        )
+
 
 class TestInductor(OnDevice, ToolchainTestCase):
     toolchain, target, records = InductorToolchain(), "cuda -compiler=inductor", "cuda -compiler=inductor"

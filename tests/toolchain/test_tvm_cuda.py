@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from collage._errors import TargetError, Unsupported
 from collage.target import Target
-from collage.testing._toolchain_kernels import COMMON, KernelCase
+from collage.testing._toolchain_kernels import COMMON, EDGES, KernelCase
 from collage.toolchains import LoadOptions
 from collage.toolchains.torch import cuda_support
 from collage.toolchains.tvm import cuda as tvm_cuda
@@ -29,9 +32,12 @@ def sources_of(module: Any) -> list[str]:
     return own + [text for inner in module.imports for text in sources_of(inner)]
 
 
-@pytest.mark.skipif(
+without_gpu = pytest.mark.skipif(
     isinstance(cuda_support.find_gpu(), cuda_support.Gpu), reason="with a device, modules hold machine code"
 )
+
+
+@without_gpu
 @pytest.mark.parametrize("case", [c for c in COMMON if c.name in ON_CUDA], ids=lambda case: case.name)
 def test_kernels_become_cuda_sources_that_compile(case: KernelCase, tmp_path: Path) -> None:
     built, _ = tvm_cuda.generate(import_kernel(case.model(), tmp_path), TARGET)
@@ -43,6 +49,40 @@ def test_kernels_become_cuda_sources_that_compile(case: KernelCase, tmp_path: Pa
     command = [nvcc, "-cubin", "-arch=sm_90", "-o", str(tmp_path / "k.cubin"), str(tmp_path / "k.cu")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def kernel_code(case: KernelCase, folder: Path, **names: str) -> str:
+    """The device functions of a common kernel, without what TVM writes before them."""
+    model = case.model()
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        value.name = names.get(str(value.name), value.name)
+    built, _ = tvm_cuda.generate(import_kernel(model, folder), TARGET)
+    (source,) = sources_of(built.mod)
+    return source[source.index('extern "C" __global__') :]
+
+
+@without_gpu
+@pytest.mark.parametrize("name", ["not_finite_relu", "not_finite_max", "softmax", "conv_relu"])
+def test_extremes_do_not_lose_nan(name: str, tmp_path: Path) -> None:
+    """CUDA's ``max`` returns the other operand of NaN."""
+    code = kernel_code(next(case for case in COMMON + EDGES if case.name == name), tmp_path)
+    assert not re.search(r"\b(f?max|f?min)f?\(", code) and "?" in code
+
+
+@without_gpu
+def test_names_of_a_model_may_have_any_characters(tmp_path: Path) -> None:
+    case = next(case for case in COMMON if case.name == "elementwise")
+    code = kernel_code(case, tmp_path, x="/über x:0")
+    assert "über" not in code and "U000" not in code and re.search(r"__restrict__ in_0_ptr\b", code)
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (8, 1), (3, 1, 4), (1,), (), (2, 3)])
+def test_tensors_of_length_one_are_compact(shape: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.arange(max(1, math.prod(shape)), dtype=torch.float32).reshape(shape)
+    y = tvm_cuda.compact_tensor(x)
+    assert tuple(y.strides or ()) in (tuple(s // 4 for s in x.numpy().copy().strides), ())
+    np.testing.assert_array_equal(y.numpy(), x.numpy())
 
 
 def test_a_library_is_written_for_an_architecture_that_is_not_here(tmp_path: Path) -> None:

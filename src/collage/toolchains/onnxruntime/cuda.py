@@ -46,7 +46,8 @@ _TYPES = {
     "tensor(double)": (11, "float64"),
 }
 """ONNX Runtime's name of a type to ONNX's number and torch's name."""
-_SILENT = 4
+_SILENT, _WARNINGS = 4, 2
+"""Severities of ONNX Runtime's logs from which it prints: nothing but fatal errors, and its default."""
 
 
 def availability(version: str | None, build: str) -> Availability:
@@ -123,9 +124,13 @@ class _BoundSession:
         binding, device = self._binding, self._device.name
         for (name, number), x in zip(self._inputs, inputs, strict=True):
             binding.bind_input(name, "cuda", 0, number, list(x.shape), x.data_ptr())
+        given = {name: x for (name, _), x in zip(self._inputs, inputs, strict=True)}
         made: list[Any] = []
         for name, number, dtype, shape in self._outputs:
-            if shape is None:
+            if name in given:  # Handed on as it is: ONNX Runtime does not copy it to where the output is bound.
+                made.append(given[name].clone())
+                binding.bind_output(name, "cuda", 0)
+            elif shape is None:
                 made.append(None)
                 binding.bind_output(name, "cuda", 0)
             else:
@@ -178,11 +183,15 @@ def _session(path: Path, target: Target, level: str) -> Any:
             "cudnn_conv_algo_search": "EXHAUSTIVE",
             "user_compute_stream": str(queue),
         }
+        # It warns that its provider is not a plug-in, through the logger of the whole process.
+        ort.set_default_logger_severity(_SILENT)
         try:
             session = ort.InferenceSession(path, options, providers=[(_PROVIDER, provider), "CPUExecutionProvider"])
         except Exception as error:
             kind = Unsupported if type(error).__name__ in ("NotImplemented", "InvalidGraph", "Fail") else CompileError
             raise kind(f"onnxruntime: {one_line(error)}") from error
+        finally:
+            ort.set_default_logger_severity(_WARNINGS)
     if _PROVIDER not in session.get_providers():
         raise Unsupported(f"onnxruntime could not start its {_PROVIDER}; its libraries do not fit torch's")
     session.disable_fallback()

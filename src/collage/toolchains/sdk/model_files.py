@@ -180,7 +180,7 @@ def one_line(error: BaseException, limit: int = 300) -> str:
 
     Toolchains put the place in their source first and the reason last.
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(error).replace("\0", "").splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:limit]
 
 

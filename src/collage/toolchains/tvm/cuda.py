@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collage.target import Target
     from collage.toolchains._contract import Compiled
 
-__all__ = ["availability", "check_arch", "generate", "load"]
+__all__ = ["availability", "check_arch", "compact_tensor", "generate", "load"]
 
 _ALIGNMENT = 64
 """Bytes; TVM refuses tensors that begin elsewhere."""
@@ -114,10 +114,47 @@ def generate(module: Any, target: Target) -> tuple[Any, Sequence[int]]:
                 noting_lent_outputs(lent),
                 *pipeline.finalize_passes(goal),
             ]
-            built = tvm.compile(module, target=goal, relax_pipeline=tvm.transform.Sequential(passes))
+            built = tvm.compile(
+                module, target=goal, relax_pipeline=tvm.transform.Sequential(passes), tir_pipeline=_loops_pipeline()
+            )
     except Exception as error:
         raise CompileError(f"tvm: {one_line(error)}") from error
     return built, lent
+
+
+def _loops_pipeline() -> str:
+    """The name of TVM's default pipeline of loops, with extremes that keep NaN."""
+    import tvm
+
+    def made() -> tuple[Any, Any, Any]:
+        loops, host, device = tvm.tirx.get_tir_pipeline("default")
+        return loops, host, lambda: tvm.transform.Sequential([device(), _extremes_keep_nan()])
+
+    name = "collage.cuda"
+    tvm.tirx.compilation_pipeline.register_tir_pipeline(name, made)
+    return name
+
+
+def _extremes_keep_nan() -> Any:
+    """The pass that writes extremes of floats as comparisons: CUDA's ``max`` and ``min`` return the other operand of NaN.
+
+    It runs last: reductions over threads are recognised by their extremes, and simplifications know nothing of NaN.
+    """
+    import tvm_ffi
+    from tvm import tirx
+
+    def compared(node: Any) -> Any:
+        a, b = node.a, node.b
+        if not str(a.ty.dtype).startswith(("float", "bfloat")):
+            return node
+        low, high = (b, a) if isinstance(node, tirx.Max) else (a, b)
+        return tirx.Select(high > low, a, tirx.Select(high <= low, b, a + b))
+
+    def write(function: Any, *_: Any) -> Any:
+        body = tvm_ffi.structural_map(function.body, ((tirx.Max, tirx.Min), compared))
+        return function.with_body(body)
+
+    return tirx.transform.prim_func_pass(write, opt_level=0, name="ExtremesKeepNan")
 
 
 def load(library: Path, compiled: Compiled) -> cuda_support.CudaKernel:
@@ -125,6 +162,15 @@ def load(library: Path, compiled: Compiled) -> cuda_support.CudaKernel:
     cuda_support.require_gpu()
     device = cuda_support.cuda_device()
     return cuda_support.CudaKernel(_Machine(library, compiled, device), device, capturable=False)
+
+
+def compact_tensor(x: Any) -> Any:
+    """TVM's tensor in the memory of torch's row-major one. Torch exports a stride of 1 for a length of 1, which TVM refuses."""
+    import tvm
+
+    if min(x.shape, default=2) > 1:
+        return tvm.runtime.from_dlpack(x)
+    return tvm.runtime.from_dlpack(x.reshape(-1))._create_view(tuple(x.shape))
 
 
 class _Machine:
@@ -138,7 +184,6 @@ class _Machine:
         self._torch = torch
         self._place = tvm.cuda(0)
         self._on_stream = tvm_ffi.use_raw_stream
-        self._from_dlpack = tvm.runtime.from_dlpack
         self._machine = tvm.relax.VirtualMachine(tvm.runtime.load_module(str(library)), self._place)
         self._main = self._machine["main"]
         self._lent = frozenset(compiled.metadata["lent"])
@@ -147,8 +192,10 @@ class _Machine:
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
         stream = self._torch.cuda.current_stream(self._device.name).cuda_stream
+        if not all(x.numel() for x in inputs):
+            raise Unsupported("tvm does not take empty tensors on a device")
         tensors = [x.clone() if x.data_ptr() % _ALIGNMENT else x for x in inputs]
         with self._on_stream(self._place, stream):
-            result = self._main(*[self._from_dlpack(x) for x in tensors])
+            result = self._main(*map(compact_tensor, tensors))
         made = [self._torch.from_dlpack(y) for y in (result if self._is_tuple else (result,))]
         return [y.clone() if i in self._lent else y for i, y in enumerate(made)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import shutil
 import sys
@@ -176,13 +177,37 @@ def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] 
     from collage.graph import copy_model
     from collage.toolchains.tvm.importer import import_onnx
 
-    proto = ir.to_proto(copy_model(kernel))
+    copy = copy_model(kernel)
+    _give_plain_names(copy.graph)
+    proto = ir.to_proto(copy)
     load_external_data_for_model(proto, str(workspace))
     try:
         with warnings.catch_warnings(action="ignore"):
             return (read or import_onnx)(proto)
     except Exception as error:
         raise Unsupported(f"tvm cannot import the kernel: {one_line(error)}") from error
+
+
+def _give_plain_names(graph: ir.Graph) -> None:
+    """Rename inputs and symbolic lengths: generated code has their names, and ONNX allows any characters in them."""
+    import onnx_ir as ir
+
+    graphs = [graph, *graph.subgraphs()]
+    values = [value for each in graphs for value in (*each.inputs, *each.initializers.values())]
+    values += [output for node in graph.all_nodes() for output in node.outputs]
+    taken = {value.name for value in values}
+    for i, value in enumerate(graph.inputs):
+        value.name = next(name for tries in itertools.count() if (name := f"in_{i}" + "_" * tries) not in taken)
+    symbols: dict[str, str] = {}
+    for value in values:
+        if value.shape is not None:
+            value.shape = ir.Shape([_plain_length(length, symbols) for length in value.shape])
+
+
+def _plain_length(length: int | ir.SymbolicDim, symbols: dict[str, str]) -> int | str | None:
+    if isinstance(length, int):
+        return length
+    return None if length.value is None else symbols.setdefault(str(length.value), f"n{len(symbols)}")
 
 
 def tvm_target(target: Target) -> Any:
