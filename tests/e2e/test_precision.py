@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import collage
 from collage._errors import InputError, UsageError, WrongAnswer
@@ -174,6 +174,32 @@ def test_a_sample_that_the_model_does_not_run_on_is_named(tmp_path: Path) -> Non
     menu = ["onnxruntime -precision=int8"]
     with pytest.raises(UsageError, match=f"cannot be run on sample {bad}: .*"):
         collage.compile(tmp_path / "model.onnx", menu, options=options, data=samples, workers=LENT)
+
+
+@INT8
+@pytest.mark.parametrize("metric", ["max-error", "snr"])
+def test_lengths_of_outputs_may_depend_on_the_precision(convolutions: Path, tmp_path: Path, metric: str) -> None:
+    """A detector returns as many boxes as pass a threshold."""
+    model = onnx.load(convolutions)
+    model.graph.node.extend(
+        [
+            helper.make_node("Greater", ["y", "zero"], ["is_high"], name="compare"),
+            helper.make_node("Reshape", ["is_high", "flat"], ["flat_is_high"], name="flatten_high"),
+            helper.make_node("Compress", ["y", "flat_is_high"], ["chosen"], name="choose"),
+        ]
+    )
+    model.graph.initializer.extend(
+        [numpy_helper.from_array(np.float32(0), "zero"), numpy_helper.from_array(np.int64([-1]), "flat")]
+    )
+    model.graph.output.append(helper.make_tensor_value_info("chosen", TensorProto.FLOAT, [None]))
+    onnx.save(model, tmp_path / "detector.onnx")
+    options = collage.CompileOptions(metric=metric, max_drop=0.02)
+    menu = ["onnxruntime", "onnxruntime -precision=int8"]
+    executable = collage.compile(tmp_path / "detector.onnx", menu, options=options, data=images(24, 8), workers=LENT)
+    exact = onnxruntime.InferenceSession(tmp_path / "detector.onnx")
+    for fed in images(5, seed=9):
+        wanted = exact.run(None, fed)
+        assert error(executable.run(fed)["y"], wanted[0]) <= 0.05
 
 
 @INT8

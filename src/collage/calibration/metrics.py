@@ -183,9 +183,17 @@ class _Top:
         name = _classes_of(expected)
         wanted = _ranked(expected[name], 1)[..., 0] if label is None else label
         if not self.has_labels:
-            return 1.0 - float(np.mean(_hits(outputs[name], wanted, self.count)))
-        before, after = (_hits(found[name], wanted, self.count) for found in (expected, outputs))
+            return 1.0 - float(np.mean(self._hits_of(outputs, expected, name, wanted)))
+        before = _hits(expected[name], wanted, self.count)
+        after = self._hits_of(outputs, expected, name, wanted)
         return float(np.mean(before.astype(float) - after.astype(float)))
+
+    def _hits_of(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], name: str, wanted: Array) -> Array:
+        """Return which classes an answer has right; none if its scores have another shape than the original's."""
+        scores = outputs.get(name)
+        if scores is None or np.shape(scores) != np.shape(expected[name]):
+            return np.zeros_like(_hits(expected[name], wanted, self.count))
+        return _hits(scores, wanted, self.count)
 
     def score(self, expected: Mapping[str, Array], label: Array | None) -> float | None:
         if not self.has_labels or label is None:
@@ -339,15 +347,25 @@ def _error(actual: Array | None, expected: Array) -> float:
 
 
 def _as_vectors(outputs: Mapping[str, Array], expected: Mapping[str, Array]) -> tuple[Array, Array]:
-    """Return all numeric outputs, one after the other; NaN counts where only one side has it."""
+    """Return all numeric outputs, one after the other; NaN counts where only one side has it.
+
+    An output of another shape counts as zeros: models that select, such as detectors, may select fewer or more.
+
+    Raises:
+        InputError: No output is numeric.
+    """
     names = [name for name, right in expected.items() if right.dtype.kind not in "OSUT"]
-    if any(name not in outputs or np.shape(outputs[name]) != np.shape(expected[name]) for name in names) or not names:
-        raise InputError("the outputs have no numbers, or other shapes than the original's")
-    left, right = (
-        np.concatenate([np.ravel(found[n]).astype(np.float64) for n in names]) for found in (outputs, expected)
-    )
+    if not names:
+        raise InputError("the outputs have no numbers")
+    right = np.concatenate([np.ravel(expected[name]).astype(np.float64) for name in names])
+    left = np.concatenate([np.ravel(_like(outputs.get(name), expected[name])).astype(np.float64) for name in names])
     finite = np.isfinite(right)
     return np.where(np.isfinite(left), left, 0.0)[finite], right[finite]
+
+
+def _like(actual: Array | None, expected: Array) -> Array:
+    """Return an output, or zeros if it has another shape than the original's."""
+    return actual if actual is not None and np.shape(actual) == np.shape(expected) else np.zeros_like(expected)
 
 
 def _instead(original: float, drop: float, form: str, unit: str = "") -> str:

@@ -192,7 +192,8 @@ def _levels(
         ToolchainError: A process failed, or half of the time that a time budget leaves does not suffice.
     """
     file = session.workspace / "rounded.onnx"
-    snr = find_metric("snr")
+    has_numbers = any(output.dtype is not ir.DataType.STRING for output in problem.model.graph.outputs)
+    metric = find_metric("snr" if has_numbers else MAX_ERROR)
     everything = (1 << len(problem.graph)) - 1
     least_left_s, runs, began = problem.comparison_plan.left_s / 2, itertools.count(), time.monotonic()
 
@@ -210,7 +211,7 @@ def _levels(
         except Unsupported:
             return 0.0
         with runs_worker(file, watches=False) as worker, build_lock():
-            drops = precision.judge.drops(worker, precision.split.choose[:_SAMPLES], [snr])[snr.name]
+            drops = precision.judge.drops(worker, precision.split.choose[:_SAMPLES], [metric])[metric.name]
         return statistics.fmean(drops) if all(math.isfinite(drop) for drop in drops) else math.inf
 
     def keeps(kept: int) -> bool:

@@ -46,6 +46,23 @@ def test_top1_is_agreement_without_labels_and_lost_accuracy_with_them():
         with_labels.drop(other, right, np.array([1, 2]))
 
 
+@pytest.mark.parametrize("shape", [(1, 2), (1, 4), (0, 3), None])
+def test_an_answer_of_another_shape_is_all_wrong(shape):
+    """Detectors select: in another precision there may be other numbers of boxes."""
+    right = scores([0, 3, 1])
+    other = {} if shape is None else {"logits": np.ones(shape, np.float32)}
+    drops = {name: find_metric(name).drop(other, right, None) for name in ("max-error", "cosine", "snr", "top1")}
+    assert drops == {"max-error": math.inf, "cosine": 1, "snr": 1, "top1": 1}
+    assert find_metric("top1", has_labels=True).drop(other, right, np.array(1)) == 1
+
+
+def test_outputs_without_numbers_have_no_noise():
+    words = {"word": np.array(["a", "b"], object)}
+    assert find_metric("max-error").drop(words, words, None) == 0
+    with pytest.raises(InputError, match="no numbers"):
+        find_metric("snr").drop(words, words, None)
+
+
 def test_top5_takes_any_of_five():
     right = scores(list(range(10)))
     answer = scores([9, 8, 7, 6, 0, 0, 0, 0, 0, 5])
