@@ -203,6 +203,32 @@ def test_lengths_of_outputs_may_depend_on_the_precision(convolutions: Path, tmp_
 
 
 @INT8
+def test_the_metric_alone_decides_on_samples_of_the_user(tmp_path: Path) -> None:
+    """A sharp classifier of many rows: a few of them flip in 8 bits, and on probing inputs nearly all."""
+    random, size = np.random.default_rng(0), 512
+    weights = {
+        f"w{i}": (random.standard_normal((size, size)) * scale).astype(np.float32)
+        for i, scale in enumerate((1 / 16, 1 / 16, 0.5))
+    }
+    nodes = []
+    for i in range(3):
+        nodes.append(helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"m{i}"], name=f"product_{i}"))
+        nodes.append(helper.make_node("Relu", [f"m{i}"], [f"x{i + 1}"], name=f"relu_{i}"))
+    nodes.append(helper.make_node("Softmax", ["x3"], ["y"], name="softmax"))
+    ports = {"x0": (TensorProto.FLOAT, [128, size])}, {"y": (TensorProto.FLOAT, [128, size])}
+    onnx.save(model_of(nodes, *ports, weights), tmp_path / "sharp.onnx")
+    data = [{"x0": random.standard_normal((128, size)).astype(np.float32)} for _ in range(12)]
+    dynamic = "llvm -compiler=onnxruntime -precision=int8-dynamic"
+    options = collage.CompileOptions(metric="top1", max_drop=0.2)
+    report = collage.compile(
+        tmp_path / "sharp.onnx", ["onnxruntime", dynamic], options=options, data=data, workers=LENT
+    ).report
+    assert not [line for line in report["warnings"] if "wrong" in line]
+    assert all("int8" in kernel["target"] for kernel in report["kernels"][:1])
+    assert report["precision"]["metrics"]["top1"]["interval"][1] <= 0.2
+
+
+@INT8
 @pytest.mark.slow
 def test_what_hurts_most_is_exempt_where_another_metric_than_the_error_is_missed(convolutions: Path) -> None:
     def compiled(max_drop: float) -> Any:

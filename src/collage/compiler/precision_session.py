@@ -256,8 +256,13 @@ def _limits(options: CompileOptions, data: CalibrationData) -> tuple[Limit, ...]
     limits = []
     if options.max_drop is not None:
         limits.append(Limit(find_metric(options.metric or "top1", data.has_labels), options.max_drop, "--max-drop"))
-    if options.accuracy_budget is not None and all(limit.metric.name != MAX_ERROR for limit in limits):
-        is_own = options.max_drop is None or options.accuracy_budget != REDUCED_TOLERANCE
+    is_own = options.max_drop is None or options.accuracy_budget != REDUCED_TOLERANCE
+    # Of made-up samples a metric may say little: then outputs have to be recognisable too.
+    if (
+        options.accuracy_budget is not None
+        and all(limit.metric.name != MAX_ERROR for limit in limits)
+        and (is_own or options.data is None)
+    ):
         option = "--accuracy-budget" if is_own else "--max-drop without --accuracy-budget"
         limits.append(Limit(find_metric(MAX_ERROR), options.accuracy_budget, option))
     return tuple(limits)

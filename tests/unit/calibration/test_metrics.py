@@ -129,6 +129,22 @@ def test_twenty_further_errors_stay_below_the_bound_in_nineteen_of_twenty_cases(
     assert kept / cases >= 0.93
 
 
+def test_a_bound_holds_for_errors_of_saturated_outputs_and_is_not_absurd():
+    """Errors of probabilities lie many magnitudes apart."""
+    draw, cases, kept = random.Random(3), 500, 0
+
+    def one() -> float:
+        margin = abs(draw.gauss(0, 8))
+        return abs(1 / (1 + math.exp(-margin - draw.gauss(0, 0.02))) - 1 / (1 + math.exp(-margin)))
+
+    for _ in range(cases):
+        errors = [one() for _ in range(40)]
+        bound = prediction_bound(errors)
+        assert bound <= 4 * max(errors)
+        kept += all(one() <= bound for _ in range(20))
+    assert kept / cases >= 0.95
+
+
 def test_a_bound_is_not_far_above_what_is_to_be_expected():
     draw, over = random.Random(7), []
     for _ in range(200):
