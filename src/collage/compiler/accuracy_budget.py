@@ -64,7 +64,7 @@ def within_budget(
     ):  # A plan near the limit may be refused when it is judged.
         kept += by_cuts(keeps)
     if not is_kept:
-        kept += _at_a_price(problem, costs, keeps, search_again)
+        kept += _at_a_price(problem, costs, keeps, search_again, predicted_s(problem, costs, plans[0]))
     best: dict[Hashable, Plan] = {}
     for plan in sorted(kept, key=lambda plan: predicted_s(problem, costs, plan) or float("inf")):
         best.setdefault(plan_key(plan), plan)
@@ -76,10 +76,12 @@ def _at_a_price(
     costs: CostTable,
     keeps: Callable[[Plan], bool],
     search_again: Callable[[], Sequence[Plan]],
+    fastest_s: float | None,
 ) -> list[Plan]:
     kept: list[Plan] = []
     # At this price, an error as large as the whole budget costs as much as the whole model takes.
-    too_low, price, enough = 0.0, costs.best_single_s / max(problem.tolerance, 1e-9), float("inf")
+    whole_s = costs.best_single_s if math.isfinite(costs.best_single_s) else fastest_s or 1.0
+    too_low, price, enough = 0.0, whole_s / max(problem.tolerance, 1e-9), float("inf")
     try:
         for step in range(_STEPS):
             if problem.options.time_budget_s is not None and costs.search_s_left <= 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -48,10 +49,11 @@ def find_front(
         return []
     budgets = sorted({*BUDGETS, *([problem.options.accuracy_budget] if problem.options.accuracy_budget else [])})
     plans = [*finals.plans, *_wholes(survey)]
+    whole_s = costs.best_single_s if math.isfinite(costs.best_single_s) else predicted_s(problem, costs, finals.plan)
     try:
         for budget in budgets[1:]:
             costs.say(f"searching for the front, budget {budget:g}")
-            costs.error_price_s = costs.best_single_s / budget
+            costs.error_price_s = (whole_s or 1.0) / budget
             plans += search_again()[:1]
     finally:
         costs.error_price_s = 0.0

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 
 from collage._errors import CompileError
-from collage.numerics.compare import REDUCED_TOLERANCE, compare
+from collage.numerics.compare import (
+    REDUCED_TOLERANCE,
+    Difference,
+    compare,
+    compare_roughly,
+    largest_magnitude,
+    without_negligible,
+)
 from collage.numerics.value_store import ValueStore, is_beyond_ranges, probe_of
 from collage.runtime import Executable, Recipe, load, same_bytes
 from collage.target import Target
@@ -31,8 +38,8 @@ class _Service:
         values: Folders of ``ValueStore``s with the model's inputs and reference outputs. It is checked on all of them.
         weights: Frequencies of the first folders, on which it is timed. They add up to 1.
         lengths: The same with other lengths, for which the host may stand in.
-        is_reduced: It computes in a coarser type than the model. Then its error on probing inputs does not count, since
-            a budget is stated for the user's data. Its outputs there must be recognisable.
+        is_reduced: It computes in a coarser type than the model. Then its outputs on probing inputs need only be finite,
+            since a budget is stated for the user's data.
         is_calibrated: It quantises by ranges. Then its outputs on inputs beyond these need only be finite.
     """
 
@@ -80,13 +87,18 @@ class _Service:
             for name, value in feeds.items():
                 if name in store and not same_bytes(value, store.get(name)):
                     return {"max_abs": 0.0, "max_rel": 0.0, "reason": f"writes over the model's input {name!r}"}
-            is_beyond = self._is_calibrated and is_beyond_ranges(store.folder)
-            is_lenient = is_beyond or (self._is_reduced and bool(probe_of(store.folder)))
+            is_met = not (self._is_calibrated and is_beyond_ranges(store.folder)) and not (
+                self._is_reduced and probe_of(store.folder)
+            )
+            allowed = tolerance if is_met else math.inf
+            is_rough = self._is_reduced and allowed >= REDUCED_TOLERANCE
             for name, value in outputs.items():
                 if name not in store or not store.is_repeatable(name):
                     continue
-                allowed = math.inf if is_beyond else REDUCED_TOLERANCE if is_lenient else tolerance
-                difference = compare(value, store.get(name), allowed, store.rounding_sensitive(name))
+                difference = _difference(value, store, name, allowed, is_rough=is_rough)
+                if difference.reason is not None and number and name in self._stores[0]:
+                    value = without_negligible(value, store.get(name), largest_magnitude(self._stores[0].get(name)))
+                    difference = _difference(value, store, name, allowed, is_rough=is_rough)
                 if difference.reason is not None:
                     reason = f"{probe_of(store.folder)}output {name!r}: {difference.reason}"
                     if number >= self._must_run:
@@ -94,7 +106,7 @@ class _Service:
                         shapes = ", ".join(f"{name}{list(x.shape)}" for name, x in tensors.items())
                         reason = f"at other lengths, {shapes}: {reason}"
                     return {"max_abs": difference.max_abs, "max_rel": difference.max_rel, "reason": reason}
-                if difference.max_rel >= worst["max_rel"] and not is_lenient:
+                if difference.max_rel >= worst["max_rel"] and is_met:
                     worst = {"max_abs": difference.max_abs, "max_rel": difference.max_rel, "reason": None}
         return worst
 
@@ -114,6 +126,13 @@ class _Service:
                 seconds += weight * (clock() - before)
             samples.append(seconds)
         return samples
+
+
+def _difference(value: Any, store: ValueStore, name: str, tolerance: float, *, is_rough: bool) -> Difference:
+    expected, excused = store.get(name), store.rounding_sensitive(name)
+    if is_rough:
+        return compare_roughly([value], [expected], tolerance, [excused])
+    return compare(value, expected, tolerance, excused)
 
 
 class ExecutableWorker(_Service):

@@ -22,8 +22,8 @@ Elements that depend on rounding are not compared, such as the index of the larg
 A kernel that computes in a coarser type inside is judged by that type; one that quantises inside by 5e-2. If toolchains
 add products of bytes in 16 bits and saturate, as on x86 processors without VNNI, they are off by several steps, which is what
 every quantised model gets there. So it is judged by 2e-1, unless an accuracy budget says otherwise. A kernel of a
-target of reduced precision (``-precision=bf16``) need only be recognisable, 2.5e-1: the whole model's error counts
-there, which the user's accuracy budget bounds.
+target of reduced precision (``-precision=bf16``) need only be recognisable (``compare_roughly``): the whole model's error
+counts there, which the user's accuracy budget bounds.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ __all__ = [
     "Difference",
     "compare",
     "compare_all",
+    "compare_roughly",
     "differing_elements",
     "largest_magnitude",
     "tolerance_of",
+    "without_negligible",
 ]
 
 QUANTISED_TOLERANCE = 5e-2
@@ -148,6 +150,70 @@ def compare_all(
         if difference.max_rel >= worst.max_rel:
             worst = Difference(max(worst.max_abs, difference.max_abs), difference.max_rel, tolerance)
     return worst
+
+
+def without_negligible(actual: Any, expected: Any, usual: float) -> Any:
+    """Return an output with the reference's elements where it is within two units in the last place of its usual size.
+
+    On probing inputs the largest output may be tiny: where a sigmoid is 1e-7 at most, the last bit of one is all that there is.
+
+    Args:
+        actual: The computed output.
+        expected: The reference.
+        usual: Largest magnitude of the reference on inputs that the model is made for.
+    """
+    if not all(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in (actual, expected)):
+        return actual
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return actual
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
+    return np.where(gap <= 2 * float(np.finfo(expected.dtype).eps) * usual, expected, actual)
+
+
+def compare_roughly(
+    actual: Sequence[Any], expected: Sequence[Any], tolerance: float, rounding_sensitive: Sequence[Any] | None = None
+) -> Difference:
+    """The worst difference over several outputs of a coarser type, which need only be recognisable.
+
+    A classifier that is uncertain between two classes turns a small error into a large one, in a few elements. So floats
+    that are further off than the tolerance are right if the norm of the difference is within it, relative to the norm of the
+    reference. Integers, such as the classes themselves, are not compared: samples judge them.
+
+    Args:
+        actual: The outputs of the kernel.
+        expected: The outputs of the reference.
+        tolerance: For floats. If it is infinite, floats need only be finite where the reference is, and shapes may differ.
+        rounding_sensitive: As for ``compare_all``.
+    """
+    worst = Difference(0.0, 0.0, tolerance)
+    not_compared = rounding_sensitive or [None] * len(expected)
+    for index, (left, right, elements) in enumerate(zip(actual, expected, not_compared, strict=True)):
+        found = compare(left, right, tolerance, elements)
+        if not found.ok and _is_recognisable(left, right, tolerance):
+            found = Difference(found.max_abs, found.max_rel, tolerance)
+        if not found.ok:
+            return Difference(found.max_abs, found.max_rel, found.tolerance, f"output {index}: {found.reason}")
+        if found.max_rel >= worst.max_rel:
+            worst = Difference(max(worst.max_abs, found.max_abs), found.max_rel, tolerance)
+    return worst
+
+
+def _is_recognisable(actual: Any, expected: Any, tolerance: float) -> bool:
+    if not isinstance(actual, np.ndarray) or not isinstance(expected, np.ndarray) or actual.dtype != expected.dtype:
+        return False
+    if actual.shape != expected.shape:
+        return tolerance == np.inf and actual.ndim == expected.ndim
+    if "float" not in expected.dtype.name:
+        return True
+    left, right = actual.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(right)
+    if not np.array_equal(left[~finite], right[~finite], equal_nan=True):
+        return False
+    left, right = left[finite], right[finite]
+    if not np.isfinite(left).all():
+        return False
+    return tolerance == np.inf or bool(np.linalg.norm(left - right) <= tolerance * np.linalg.norm(right))
 
 
 def differing_elements(actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], tolerance: float) -> Any:

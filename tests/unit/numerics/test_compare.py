@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from collage.numerics.compare import compare, compare_all, tolerance_of
+from collage.numerics.compare import compare, compare_all, compare_roughly, tolerance_of, without_negligible
 
 
 def test_the_error_is_relative_to_the_largest_reference() -> None:
@@ -61,3 +61,42 @@ def test_the_coarsest_type_decides() -> None:
     assert tolerance_of(["float32"], saturating=True) == 1e-4
     assert tolerance_of(["float8_e4m3fn"]) == 2e-1
     assert tolerance_of(["int64"]) == 1e-7
+
+
+def test_a_few_flips_of_a_classifier_are_recognisable_and_garbage_is_not() -> None:
+    draw = np.random.default_rng(0)
+    expected = np.eye(10, dtype=np.float32)[draw.integers(0, 10, 100)]
+    flipped = expected.copy()
+    flipped[:2] = np.roll(flipped[:2], 1, axis=1)
+    assert not compare(flipped, expected, 0.25).ok
+    found = compare_roughly([flipped], [expected], 0.25)
+    assert found.ok and found.max_rel == 1
+    for garbage in (np.zeros_like(expected), np.roll(expected, 1, axis=1), draw.random((100, 10), np.float32)):
+        assert not compare_roughly([garbage], [expected], 0.25).ok
+
+
+def test_of_rough_outputs_classes_are_not_compared_but_numbers_must_be_finite() -> None:
+    expected = [np.int64([1, 2]), np.float32([1, np.inf, 3])]
+    assert compare_roughly([np.int64([7, 2]), np.float32([1.1, np.inf, 3])], expected, 0.25).ok
+    for wrong in ([1, 2, 3], [1, np.inf, np.nan], [np.inf, np.inf, 3]):
+        found = compare_roughly([expected[0], np.float32(wrong)], expected, np.inf)
+        assert not found.ok and str(found.reason).startswith("output 1")
+    assert not compare_roughly([np.int32([1, 2]), expected[1]], expected, np.inf).ok
+
+
+def test_shapes_of_rough_outputs_may_differ_only_where_values_do_not_count() -> None:
+    more, fewer = np.ones(3, np.float32), np.ones(2, np.float32)
+    assert compare_roughly([more], [fewer], np.inf).ok
+    assert not compare_roughly([more], [fewer], 0.25).ok
+    assert not compare_roughly([more[None]], [fewer], np.inf).ok
+
+
+def test_two_units_in_the_last_place_of_the_usual_size_are_no_difference() -> None:
+    """Where a sigmoid is nearly 0 everywhere, its error is not that of its largest output."""
+    expected, made = np.float32([0, 6e-8, 9e-8]), np.float32([6e-8, 0, 9e-8])
+    assert not compare(made, expected, 1e-4).ok
+    assert compare(without_negligible(made, expected, 1.0), expected, 1e-4).ok
+    assert not compare(without_negligible(made, expected, 1e-3), expected, 1e-4).ok
+    for wrong in (np.float32([1e-6, 0, 0]), np.float32([np.nan, 0, 0])):
+        assert not compare(without_negligible(wrong, expected, 1.0), expected, 1e-4).ok
+    np.testing.assert_array_equal(without_negligible(np.int64([1]), np.int64([2]), 1.0), [1])

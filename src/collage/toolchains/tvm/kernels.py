@@ -189,25 +189,32 @@ def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] 
 
 
 def _give_plain_names(graph: ir.Graph) -> None:
-    """Rename inputs and symbolic lengths: generated code has their names, and ONNX allows any characters in them."""
+    """Rename inputs and symbolic lengths: generated code has their names, and ONNX allows any characters in them.
+
+    Lengths of inputs without a symbol get one each: TVM takes all of them for one length.
+    """
     import onnx_ir as ir
 
     graphs = [graph, *graph.subgraphs()]
     values = [value for each in graphs for value in (*each.inputs, *each.initializers.values())]
     values += [output for node in graph.all_nodes() for output in node.outputs]
     taken = {value.name for value in values}
-    for i, value in enumerate(graph.inputs):
-        value.name = next(name for tries in itertools.count() if (name := f"in_{i}" + "_" * tries) not in taken)
-    symbols: dict[str, str] = {}
+    symbols: dict[object, str] = {}
+
+    def plain(length: int | ir.SymbolicDim, owner: object) -> int | str | None:
+        if isinstance(length, int):
+            return length
+        key = owner if length.value is None else str(length.value)
+        return None if key is None else symbols.setdefault(key, f"n{len(symbols)}")
+
     for value in values:
         if value.shape is not None:
-            value.shape = ir.Shape([_plain_length(length, symbols) for length in value.shape])
-
-
-def _plain_length(length: int | ir.SymbolicDim, symbols: dict[str, str]) -> int | str | None:
-    if isinstance(length, int):
-        return length
-    return None if length.value is None else symbols.setdefault(str(length.value), f"n{len(symbols)}")
+            is_input = value in graph.inputs
+            value.shape = ir.Shape(
+                [plain(length, (value, axis) if is_input else None) for axis, length in enumerate(value.shape)]
+            )
+    for i, value in enumerate(graph.inputs):
+        value.name = next(name for tries in itertools.count() if (name := f"in_{i}" + "_" * tries) not in taken)
 
 
 def tvm_target(target: Target) -> Any:
