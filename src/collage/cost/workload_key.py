@@ -16,8 +16,8 @@ from typing import Any
 
 __all__ = ["METHOD", "WorkloadKey", "digest_of", "runtime_settings"]
 
-METHOD = "calm-1"
-"""Version of the method of timing. It changes when timings are no longer comparable with older ones."""
+METHOD = "calm-2"
+"""Version of the method. It changes when timings are no longer comparable with older ones, or other kernels count as wrong."""
 
 _SETTINGS = re.compile(
     r"_NUM_THREADS$|_MAX_CPU_ISA$|^G?OMP_|^KMP_(AFFINITY|BLOCKTIME|LIBRARY)$|^(LD_PRELOAD|MALLOC_CONF)$"
