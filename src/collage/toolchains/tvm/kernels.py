@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
+import re
 import shutil
 import sys
 import warnings
@@ -45,6 +45,7 @@ __all__ = [
 LEVELS = ("0", "1", "2", "3")
 """Values of the option ``opt-level``."""
 
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _COMPILERS = ("g++", "gcc", "clang++", "clang")
 
 
@@ -189,23 +190,34 @@ def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] 
 
 
 def _give_plain_names(graph: ir.Graph) -> None:
-    """Rename inputs and symbolic lengths: generated code has their names, and ONNX allows any characters in them.
+    """Give inputs and symbolic lengths names that generated code can have.
 
-    Lengths of inputs without a symbol get one each: TVM takes all of them for one length.
+    Each length of an input that has no symbol gets one, since TVM takes all such lengths for the same.
     """
     import onnx_ir as ir
 
     graphs = [graph, *graph.subgraphs()]
     values = [value for each in graphs for value in (*each.inputs, *each.initializers.values())]
     values += [output for node in graph.all_nodes() for output in node.outputs]
-    taken = {value.name for value in values}
+    taken = {str(value.name) for value in values}
+    taken |= {str(length) for value in values if value.shape is not None for length in value.shape}
     symbols: dict[object, str] = {}
 
-    def plain(length: int | ir.SymbolicDim, owner: object) -> int | str | None:
+    def plain(length: int | ir.SymbolicDim, owner: tuple[ir.Value, int] | None) -> int | str | None:
         if isinstance(length, int):
             return length
         key = owner if length.value is None else str(length.value)
-        return None if key is None else symbols.setdefault(key, f"n{len(symbols)}")
+        if key is None or (isinstance(key, str) and _IDENTIFIER.fullmatch(key)):
+            return key
+        if key not in symbols:
+            symbols[key] = unused(f"n{len(symbols)}")
+        return symbols[key]
+
+    def unused(name: str) -> str:
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return name
 
     for value in values:
         if value.shape is not None:
@@ -214,7 +226,8 @@ def _give_plain_names(graph: ir.Graph) -> None:
                 [plain(length, (value, axis) if is_input else None) for axis, length in enumerate(value.shape)]
             )
     for i, value in enumerate(graph.inputs):
-        value.name = next(name for tries in itertools.count() if (name := f"in_{i}" + "_" * tries) not in taken)
+        if not _IDENTIFIER.fullmatch(str(value.name)):
+            value.name = unused(f"in_{i}")
 
 
 def tvm_target(target: Target) -> Any:
