@@ -50,11 +50,12 @@ _CONFIDENCE = 0.95
 _FURTHER = 20
 """So many further inputs are to keep a bound of errors."""
 _FEW = 4
-_MANY, _MOST_MARGIN = 20, 4.0
-_MOST_LOG = 700.0
-"""Logarithm of a number that is not yet infinite."""
 _FEW_MARGIN = 2.0
 """The bound of fewer than four errors, as a multiple of the largest of them."""
+_MANY, _MOST_MARGIN = 20, 4.0
+"""Number of errors from which a multiple of the largest is the largest bound, and this multiple; see ``prediction_bound``."""
+_MOST_LOG = 700.0
+"""Logarithm of a number that is not yet infinite."""
 _IMAGE_RANK = 4
 _PYTHON = re.compile(r"python:([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 

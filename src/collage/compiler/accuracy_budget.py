@@ -59,9 +59,9 @@ def within_budget(
 
     kept = [plan for plan in plans if keeps(plan)]
     is_kept = not plans or plans[0] in kept
-    if not is_kept or (
-        precision is not None and precision.borders
-    ):  # A plan near the limit may be refused when it is judged.
+    # A plan near the limit may be refused when it is judged. Borders that are known stand in for it.
+    has_borders = precision is not None and bool(precision.borders)
+    if not is_kept or has_borders:
         kept += by_cuts(keeps)
     if not is_kept:
         kept += _at_a_price(problem, costs, keeps, search_again, predicted_s(problem, costs, plans[0]))

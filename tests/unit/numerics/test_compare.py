@@ -92,7 +92,7 @@ def test_shapes_of_rough_outputs_may_differ_only_where_values_do_not_count() -> 
 
 
 def test_two_units_in_the_last_place_of_the_usual_size_are_no_difference() -> None:
-    """Where a sigmoid is nearly 0 everywhere, its error is not that of its largest output."""
+    """A sigmoid may be nearly 0 everywhere. Its error is then not to be seen relative to its largest output."""
     expected, made = np.float32([0, 6e-8, 9e-8]), np.float32([6e-8, 0, 9e-8])
     assert not compare(made, expected, 1e-4).ok
     assert compare(without_negligible(made, expected, 1.0), expected, 1e-4).ok

@@ -111,6 +111,7 @@ class _BoundSession:
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         types = {port.name: port.type for port in session.get_inputs()}
         self._inputs = [(name, _TYPES[types[name]][0]) for name in compiled.inputs]
+        self._places = {name: place for place, name in enumerate(compiled.inputs)}
         self._outputs = [self._port(port) for port in session.get_outputs()]
 
     def _port(self, port: Any) -> tuple[str, int, Any, list[int] | None]:
@@ -124,11 +125,10 @@ class _BoundSession:
         binding, device = self._binding, self._device.name
         for (name, number), x in zip(self._inputs, inputs, strict=True):
             binding.bind_input(name, "cuda", 0, number, list(x.shape), x.data_ptr())
-        given = {name: x for (name, _), x in zip(self._inputs, inputs, strict=True)}
         made: list[Any] = []
         for name, number, dtype, shape in self._outputs:
-            if name in given:  # Handed on as it is: ONNX Runtime does not copy it to where the output is bound.
-                made.append(given[name].clone())
+            if name in self._places:  # Handed on as it is: ONNX Runtime does not copy it to where the output is bound.
+                made.append(inputs[self._places[name]].clone())
                 binding.bind_output(name, "cuda", 0)
             elif shape is None:
                 made.append(None)
