@@ -102,7 +102,7 @@ class TvmToolchain(ToolchainBase):
             library = workspace / f"{name}.cuda{options}.so"
             built, lent = tvm_cuda.generate(module, target)
             link(built, library)
-            files = (library.name,)
+            files: tuple[str, ...] = (library.name,)
         else:
             library = workspace / f"{name}{options}.so"
             lent = build_library(module, target, library, records)
