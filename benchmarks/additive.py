@@ -28,9 +28,10 @@ from benchmarks.search import Opened, session
 from collage.compiler.additive_error import additive_error
 from collage.compiler.candidates import gather_specs
 from collage.compiler.final_comparison import built_plans, compared, finalist_of
-from collage.compiler.plans import Plan, PlannedKernel, predicted_s, single_plans
+from collage.compiler.plans import predicted_s, single_plans
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, SubGraph
+from collage.plan import Plan, PlannedKernel
 from collage.target import Target
 
 BAR = 0.1

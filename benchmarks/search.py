@@ -49,7 +49,7 @@ from collage.compiler.device_placement import prepare_and_plan_devices
 from collage.compiler.final_comparison import choose
 from collage.compiler.opening import measure_session
 from collage.compiler.partition_search import search_partition, search_until_stable
-from collage.compiler.plans import Plan, single_plans
+from collage.compiler.plans import single_plans
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey, survey_model
 from collage.database.database import Database
@@ -59,6 +59,7 @@ from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport
 from collage.graph import SubGraph
 from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
+from collage.plan import Plan
 from collage.search import Partitioning, SearchResult
 from collage.toolchains import choose_menu, registry
 
@@ -214,7 +215,7 @@ def proposed(opened: Opened) -> CandidateKernelIndex:
 
 
 def one_per_key(opened: Opened, index: CandidateKernelIndex) -> list[CandidateKernel]:
-    return list({opened.problem.key_of(c.sub_graph, c.target): c for c in index}.values())
+    return list({opened.problem.key_of(c): c for c in index}.values())
 
 
 def main() -> None:

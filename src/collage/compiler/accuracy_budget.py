@@ -14,10 +14,11 @@ from collections.abc import Callable, Hashable, Sequence
 from collage._errors import ToolchainError
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import finalist_of
-from collage.compiler.plans import Plan, lower, predicted_s
+from collage.compiler.plans import lower, predicted_s
 from collage.compiler.precision_session import Precision, Verdict
 from collage.compiler.problem import Problem
 from collage.measure.session import MeasureSession
+from collage.plan import Plan, identity_of
 from collage.workers.worker import Worker
 
 __all__ = ["is_reduced", "judge_plan", "judged", "keeps_limits", "plan_key", "within_budget"]
@@ -155,7 +156,7 @@ def judge_plan(
 
 def plan_key(plan: Plan) -> Hashable:
     """Return a key that plans share if they run the same nodes in the same kernels."""
-    return frozenset((kernel.sub_graph, kernel.target) for kernel in plan.kernels)
+    return frozenset(map(identity_of, plan.kernels))
 
 
 def is_reduced(plan: Plan) -> bool:

@@ -6,7 +6,7 @@ The results are candidates for single nodes. They are measured as all others are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from collage._errors import CollageError, NothingCanRun, UsageError
 from collage.compiler.choices import Choices
 from collage.compiler.cost_table import CostTable
 from collage.compiler.opening import measure_session, on_given_inputs
-from collage.compiler.plans import Plan
+from collage.compiler.plans import plan_of
 from collage.compiler.problem import Problem
 from collage.compiler.result_store import CompileResult
 from collage.compiler.survey import Survey, survey_model
@@ -27,12 +27,13 @@ from collage.database.database import Database
 from collage.frontend import place_weights
 from collage.fusion import CandidateKernel, FusionSpec, UnionFusionRule
 from collage.graph import DataflowGraph, IndexSet, SubGraph, bodies, is_view
-from collage.measure.body_kernels import BodyKernel
 from collage.measure.body_problem import body_model, everything, is_searchable
 from collage.measure.reference_run import capture_reference
 from collage.measure.session import MeasureSession
 from collage.numerics.value_store import ValueStore
 from collage.options import CompileOptions
+from collage.plan import Plan, PlannedKernel
+from collage.runtime import BODIES_TARGET
 from collage.target import HOST_TARGET, Target
 
 __all__ = ["body_candidates", "estimated_bodies"]
@@ -63,8 +64,8 @@ def body_candidates(
         find_plan: Finds the plan of a body.
     """
     found = [candidate for candidate, _ in _searched(survey, session, database, find_plan, lambda: costs.search_s_left)]
-    for candidate in found:
-        costs.introduce_variant(candidate.target, HOST_TARGET)
+    if found:
+        costs.introduce_variant(BODIES_TARGET, HOST_TARGET)
     costs.introduce(found)
     costs.measure(found)
     return found
@@ -104,9 +105,10 @@ def _searched(
         except CollageError as error:
             session.say(f"the bodies of {node.name!r} are not searched: {str(error)[:200]}")
             continue
-        for target, cost in found:
-            candidate = CandidateKernel(SubGraph(problem.graph, IndexSet.of(i)), target, _SPEC, ("bodies",))
-            if problem.choices.allows(candidate.sub_graph, target):
+        for plans, cost in found:
+            sub_graph = SubGraph(problem.graph, IndexSet.of(i))
+            candidate = CandidateKernel(sub_graph, BODIES_TARGET, _SPEC, ("bodies",), bodies=plans)
+            if problem.choices.allows(sub_graph, BODIES_TARGET):
                 yield candidate, cost
 
 
@@ -158,8 +160,8 @@ class _BodySearch:
         right = [target for target in found if self.survey.baselines[target].whole.status is not Status.WRONG]
         return [target for target in right if self.survey.coverage_of(target)(self._node).ok]
 
-    def found(self) -> list[tuple[Target, Cost]]:
-        """Return the targets that stand for the plans of the node's bodies, at most two: of the best ones, and of singles.
+    def found(self) -> list[tuple[tuple[Plan, ...], Cost]]:
+        """Return plans of the node's bodies, at most two: the best ones, and those of single targets.
 
         Each comes with the sum of what its bodies were predicted to cost.
         """
@@ -178,30 +180,25 @@ class _BodySearch:
             for number, (graph, count) in enumerate(zip(graphs, runs, strict=True))
         ]
         chosen = [[body[min(choice, len(body) - 1)] for body in plans] for choice in range(max(map(len, plans)))]
-        costs = {tuple(kernels for kernels, _ in each): Cost.sum(cost for _, cost in each) for each in chosen}
-        return [(problem.kernels.bodies.add(plan, self.session.build_of), cost) for plan, cost in costs.items()]
+        costs = {tuple(plan for plan, _ in each): Cost.sum(cost for _, cost in each) for each in chosen}
+        return list(costs.items())
 
     def _recorded(self, graphs: Sequence[DataflowGraph], folder: Path) -> list[int]:
         """Run the node on the host, keep the inputs of its bodies, and return the number of runs of each."""
         problem = self.survey.problem
-        plan = tuple((BodyKernel(everything(graph).inside, HOST_TARGET),) if len(graph) else () for graph in graphs)
-        target = problem.kernels.bodies.add(plan, self.session.build_of)
-        kernel = problem.kernels.model(1 << self.index, target)
-        return self.session.record_bodies(kernel, target, self.session.values, folder)
+        plans = tuple(_whole(graph, HOST_TARGET) for graph in graphs)
+        kernel = problem.kernels.model(1 << self.index, BODIES_TARGET, plans)
+        return self.session.record_bodies(kernel, BODIES_TARGET, self.session.values, folder)
 
-    def _alone(self, number: int, graph: DataflowGraph) -> tuple[BodyKernel, ...]:
+    def _alone(self, number: int, graph: DataflowGraph) -> Plan:
         """Return a body that the reference run did not enter as one kernel, on the first target that takes node and body."""
-        if not len(graph):
-            return ()
         target = HOST_TARGET
         if not all(map(is_view, graph.nodes)):
             model = body_model(graph, self._node, f"body_{number}_of_{self.index}_alone")
             target = next((each for each in self._takers if self.session.try_build(model, each) is None), HOST_TARGET)
-        return (BodyKernel(everything(graph).inside, target),)
+        return _whole(graph, target)
 
-    def _plans(
-        self, number: int, graph: DataflowGraph, count: int, folder: Path
-    ) -> list[tuple[tuple[BodyKernel, ...], Cost]]:
+    def _plans(self, number: int, graph: DataflowGraph, count: int, folder: Path) -> list[tuple[Plan, Cost]]:
         """Return the best plan of a body, and its fastest single target if that differs, with the cost of all its runs."""
         problem, node = self.survey.problem, self._node
         model = body_model(graph, node, f"body_{number}_of_{self.index}")
@@ -233,7 +230,7 @@ class _BodySearch:
             predicted = result.predicted_s.get(plan.name)
             unknown = Cost.unknown(len(problem.menu))
             costs = [unknown if predicted is None else Cost(seconds=count * predicted), unknown]
-            moved = [self._moved(survey.problem, graph, each) for each in (plan, *_fastest_single(survey))]
+            moved = [_moved(survey.problem, graph, each) for each in (plan, *_fastest_single(survey))]
             return [*zip(dict.fromkeys(moved), costs, strict=False)]
 
     def _options(self, graph: DataflowGraph, inputs: Mapping[str, Any]) -> CompileOptions:
@@ -266,25 +263,25 @@ class _BodySearch:
             baseline="none",
         )
 
-    def _moved(self, inner: Problem, graph: DataflowGraph, plan: Plan) -> tuple[BodyKernel, ...]:
-        """Return the plan of a body's own problem as kernels of the body, with the plans of bodies inside it."""
-        index = {str(node.name): i for i, node in enumerate(graph.nodes)}
-        moved = {i: index[str(node.name)] for i, node in enumerate(inner.graph.nodes)}
-        kernels = []
-        for place in plan.kernels:
-            sub_graph = place.sub_graph.substitute(graph, moved)
-            target = self._brought(inner, place.target)
-            kernels.append(BodyKernel(sub_graph.inside, target, sub_graph.nested, place.rule))
-        return tuple(kernels)
 
-    def _brought(self, inner: Problem, target: Target) -> Target:
-        if inner.kernels.bodies.as_json(target) is None:
-            return target.without_rule
-        plan = tuple(
-            tuple(replace(kernel, target=self._brought(inner, kernel.target)) for kernel in kernels)
-            for kernels in inner.kernels.bodies.of(target)
-        )
-        return self.survey.problem.kernels.bodies.add(plan, self.session.build_of)
+def _whole(graph: DataflowGraph, target: Target) -> Plan:
+    """Return a body as one kernel."""
+    return Plan("", (PlannedKernel(everything(graph), target),) if len(graph) else ())
+
+
+def _moved(inner: Problem, graph: DataflowGraph, plan: Plan) -> Plan:
+    """Return the plan of a body's own problem as a plan of the body."""
+    index = {str(node.name): i for i, node in enumerate(graph.nodes)}
+    moved = {i: index[str(node.name)] for i, node in enumerate(inner.graph.nodes)}
+    return Plan(
+        "",
+        tuple(
+            PlannedKernel(
+                place.sub_graph.substitute(graph, moved), place.target.without_rule, place.rule, bodies=place.bodies
+            )
+            for place in plan.kernels
+        ),
+    )
 
 
 def _fastest_single(survey: Survey) -> list[Plan]:
@@ -297,7 +294,7 @@ def _fastest_single(survey: Survey) -> list[Plan]:
     ]
     whole = everything(problem.graph)
     allowed = [(seconds, rank, target) for seconds, rank, target in timed if problem.choices.allows(whole, target)]
-    return [Plan.of([CandidateKernel(whole, min(allowed)[2], _SPEC, ("whole",))], "single")] if allowed else []
+    return [plan_of([CandidateKernel(whole, min(allowed)[2], _SPEC, ("whole",))], "single")] if allowed else []
 
 
 def _is_choice(graph: DataflowGraph, menu: Sequence[Target], choice: Mapping[str, tuple[str, ...]]) -> bool:

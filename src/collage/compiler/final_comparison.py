@@ -10,7 +10,7 @@ from typing import Any
 
 from collage._errors import NothingCanRun, ToolchainError
 from collage.compiler.cost_table import CostTable
-from collage.compiler.plans import Plan, PlannedKernel, lower, on_the_host, predicted_s
+from collage.compiler.plans import lower, on_the_host, predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
@@ -19,6 +19,7 @@ from collage.measure.comparison import ComparisonPlan, compare_end_to_end, why_w
 from collage.measure.figures import executable_arguments
 from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.session import MeasureSession
+from collage.plan import Plan, PlannedKernel
 from collage.runtime import Recipe
 
 __all__ = [
@@ -260,7 +261,7 @@ def _wrong_kernel(problem: Problem, plan: Plan, why_wrong_kernel: Callable[[Plan
     for kernel in plan.kernels if len(plan.kernels) > 1 else ():
         reason = why_wrong_kernel(kernel)
         if reason is not None:
-            return f"kernel {problem.kernels.model(kernel.sub_graph, kernel.target).graph.name}: {reason}"
+            return f"kernel {problem.kernels.of(kernel).graph.name}: {reason}"
     return None
 
 

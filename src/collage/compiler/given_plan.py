@@ -19,7 +19,7 @@ from collage.fusion import CandidateKernel, FusionReport, FusionSpec, UnionFusio
 from collage.measure.session import MeasureSession
 from collage.options import CompileOptions
 from collage.plan_file import PlanFile, read_plan
-from collage.runtime import has_bodies
+from collage.runtime import BODIES_TARGET
 from collage.target import HOST_TARGET, TargetLike
 
 __all__ = ["given_plan", "targets_of_plan", "with_read_plan"]
@@ -53,13 +53,15 @@ def given_plan(survey: Survey, session: MeasureSession, database: Database) -> C
     """
     problem, precision = survey.problem, survey.precision
     assert isinstance(problem.options.plan, PlanFile)
-    plan = plan_of_file(problem, problem.options.plan, model_digest(problem.model), session.build_of)
+    plan = plan_of_file(problem, problem.options.plan, model_digest(problem.model))
     costs = CostTable(problem, survey, session, database)
     costs.learn()
-    kernels = [CandidateKernel(place.sub_graph, place.target, _GIVEN, (place.rule,)) for place in plan.kernels]
-    for place in plan.kernels:
-        if has_bodies(place.target):
-            costs.introduce_variant(place.target, HOST_TARGET)
+    kernels = [
+        CandidateKernel(place.sub_graph, place.target, _GIVEN, (place.rule,), bodies=place.bodies)
+        for place in plan.kernels
+    ]
+    if any(place.bodies for place in plan.kernels):
+        costs.introduce_variant(BODIES_TARGET, HOST_TARGET)
     costs.introduce(kernels)
     costs.measure(kernels)
     if precision is not None and is_reduced(plan):

@@ -28,7 +28,7 @@ from collage.compiler.final_comparison import (
     compared,
     finalist_of,
 )
-from collage.compiler.plans import Plan, predicted_s
+from collage.compiler.plans import predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.objective import QUANTITIES, Figures, Limit, amount
@@ -47,6 +47,7 @@ from collage.measure.figures import (
 from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.session import MeasureSession
 from collage.options import CompileOptions
+from collage.plan import Plan
 from collage.runtime import Executable, Recipe
 from collage.system.machine import this_machine, thread_count
 
@@ -177,7 +178,7 @@ def _variants(problem: Problem, plan: Plan, recipe: Recipe, check: FinalistResul
         return [_Variant(plan, recipe, check)]
     own = [int(kernel.target.option("threads") or 0) for kernel in plan.kernels]
     counts = stream_counts(_cores(), problem.options.threads or (max(own) if own and all(own) else 0))
-    if plan.placement is not None or plan.branches > 1:
+    if problem.placement is not None or plan.branches > 1:
         return [_Variant(plan, recipe, check)]
     return [
         _Variant(

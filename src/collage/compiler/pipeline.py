@@ -47,7 +47,7 @@ from collage.compiler.objective import choose_finals, with_final_size
 from collage.compiler.opening import open_model
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
 from collage.compiler.planned import plan_file_of
-from collage.compiler.plans import Plan, estimate_s, predicted_s, single_plans, with_costs
+from collage.compiler.plans import estimate_s, predicted_s, single_plans, with_costs
 from collage.compiler.precision_borders import around_sensitive
 from collage.compiler.precision_cuts import plans_by_cuts
 from collage.compiler.precision_front import find_front
@@ -82,6 +82,7 @@ from collage.measure.process_compat import ProcessCompatibility
 from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
 from collage.options import CompileOptions
+from collage.plan import Plan
 from collage.runtime import Executable, Recipe
 from collage.search import SearchResult
 from collage.system.load import is_busy
@@ -296,7 +297,7 @@ def _searched(
     costs, records = CostTable(problem, survey, session, database), TuningRecords(session, database)
     costs.learn()
     costs.introduce(candidates)
-    keys = len({problem.key_of(candidate.sub_graph, candidate.target) for candidate in candidates})
+    keys = len({problem.key_of(candidate) for candidate in candidates})
     told.counts = lambda: (costs.budget.asked, min(keys, costs.budget.kernels(keys)))
     inner = body_candidates(survey, session, database, costs, find_plan)
     candidates = CandidateKernelIndex([*candidates, *known_autotuned(problem, costs, records, candidates), *inner])
@@ -320,11 +321,10 @@ def _searched(
     found = None
     expected_s = partial(predicted_s, problem, costs)
     judge = partial(judged, problem, session, survey.precision, seconds=expected_s)
-    leaves = problem.kernels.bodies.leaves
-    compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say, leaves)
+    compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say)
 
     def may_share(plan: Plan) -> bool:
-        return compat.can_share(plan.targets)
+        return compat.can_share(plan.leaves)
 
     is_bound = bool(problem.choices) or any(problem.is_bound(target) for target in survey.takers)
     is_several = len(survey.takers) > 1 or bool(inner)

@@ -11,13 +11,14 @@ from typing import Any
 from collage.compiler.accuracy_budget import judge_plan, plan_key
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import FinalComparison, choose
-from collage.compiler.plans import Plan, PlannedKernel, predicted_s
+from collage.compiler.plans import predicted_s
 from collage.compiler.precision_session import MAX_ERROR, Precision
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
 from collage.graph import IndexSet, SubGraph
 from collage.measure.session import MeasureSession
 from collage.numerics.compare import REDUCED_TOLERANCE
+from collage.plan import Plan, PlannedKernel
 
 __all__ = ["BUDGETS", "find_front", "points"]
 
@@ -81,7 +82,7 @@ def _wholes(survey: Survey) -> list[Plan]:
     graph = survey.problem.graph
     everything = SubGraph(graph, IndexSet((1 << len(graph)) - 1))
     return [
-        Plan(str(target), (PlannedKernel(everything, target, "whole"),), target, survey.problem.placement)
+        Plan(str(target), (PlannedKernel(everything, target, "whole"),), target)
         for target, found in survey.baselines.items()
         if found.whole.time is not None
     ]

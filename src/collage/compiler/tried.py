@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from collage.compiler.break_even import Priced, Rest, cheapest_rests
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import FinalComparison
-from collage.compiler.plans import Plan, PlannedKernel, predicted_s
+from collage.compiler.plans import predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.refusals import in_short
 from collage.compiler.survey import Survey
@@ -28,6 +28,7 @@ from collage.explain import (
 from collage.fusion import CandidateKernel, FusionReport, FusionSpec, UnionFusionRule
 from collage.graph import IndexSet, SubGraph, value_nbytes
 from collage.measure.session import MeasureSession
+from collage.plan import AnyKernel, Identity, Plan, PlannedKernel, identity_of
 from collage.search import SearchResult
 from collage.target import Target
 
@@ -88,7 +89,7 @@ def record_of_trials(
         tuple(
             ChosenKernel(
                 name,
-                rows[_key(place)],
+                rows[identity_of(place)],
                 1e6 * launch_s,
                 None if place.device is None else str(place.device),
                 place.branch,
@@ -143,13 +144,6 @@ def renamed(record: TriedRecord, problem: Problem, finals: FinalComparison) -> T
     )
 
 
-_Key = tuple[SubGraph, Target]
-
-
-def _key(place: PlannedKernel | CandidateKernel) -> _Key:
-    return place.sub_graph, place.target
-
-
 @dataclass(slots=True)
 class _Collector:
     """Collects the rows of one record."""
@@ -158,7 +152,7 @@ class _Collector:
     survey: Survey
     session: MeasureSession
     costs: CostTable | None
-    rows: dict[_Key, TriedKernel] = field(default_factory=dict)
+    rows: dict[Identity, TriedKernel] = field(default_factory=dict)
     refused: dict[Target, int] = field(default_factory=dict)
 
     def add_candidates(self, plan: Plan) -> None:
@@ -170,30 +164,28 @@ class _Collector:
         }
         for place in plan.kernels:
             # A variant that wins takes the whole model, and only its survey knows of it.
-            self._add(
-                place.sub_graph, place.target, place.rule, surveyed.get((place.sub_graph.inside.bits, place.target))
-            )
+            self._add(place, place.rule, surveyed.get((place.sub_graph.inside.bits, place.target)))
         for candidate in () if self.costs is None else self.costs.introduced:
-            self._add(candidate.sub_graph, candidate.target, " > ".join(candidate.rules))
+            self._add(candidate, " > ".join(candidate.rules))
         for target, found in self.survey.baselines.items():
             rule = "whole" if found.refusal is None else "largest range"
             for bits, outcome in zip(found.ranges, found.outcomes, strict=True):
-                self._add(SubGraph(self.problem.graph, IndexSet(bits)), target, rule, outcome)
-        known = {(sub_graph.inside, target) for sub_graph, target in self.rows}
+                self._add(PlannedKernel(SubGraph(self.problem.graph, IndexSet(bits)), target), rule, outcome)
+        known = {(sub_graph.inside, target) for sub_graph, target, _ in self.rows}
         for place in plan.kernels:
             for target in self.survey.usable:
                 if (place.sub_graph.inside, target) not in known:
-                    self._add(place.sub_graph, target, "runner-up")
+                    self._add(PlannedKernel(place.sub_graph, target), "runner-up")
 
-    def _add(self, sub_graph: SubGraph, target: Target, rule: str, outcome: Outcome | None = None) -> None:
-        if (sub_graph, target) in self.rows:
+    def _add(self, kernel: AnyKernel, rule: str, outcome: Outcome | None = None) -> None:
+        if identity_of(kernel) in self.rows:
             return
-        candidate = CandidateKernel(sub_graph, target, _RUNNER_UP, (rule,))
-        nodes = NodeRanges.from_bits(sub_graph.inside.bits)
+        candidate = _candidate(*identity_of(kernel))
+        nodes = NodeRanges.from_bits(kernel.sub_graph.inside.bits)
         if self.costs is not None:
             outcome = self.costs.outcome_of(candidate) or outcome
         if outcome is None:
-            self.rows[sub_graph, target] = self._not_measured(candidate, nodes, rule)
+            self.rows[identity_of(kernel)] = self._not_measured(candidate, nodes, rule)
             return
         status = _ENDS.get(outcome.status, KernelStatus.FAILED)
         reason = "" if outcome.reason is None else in_short(outcome.reason, self.session.workspace)
@@ -202,9 +194,9 @@ class _Collector:
         if outcome.ok and self.costs is not None and self.costs.known_cost(candidate) == Cost.INVALID:
             status, reason = KernelStatus.WRONG, "wrong with its own weights, where an equal kernel was right"
         time = outcome.time
-        self.rows[sub_graph, target] = TriedKernel(
+        self.rows[identity_of(kernel)] = TriedKernel(
             nodes,
-            str(target),
+            str(kernel.target),
             status,
             None if time is None else time.median_s * 1e6,
             None if time is None else max(0.0, time.median_s * (1.0 - time.spread)) * 1e6,
@@ -245,7 +237,7 @@ class _Collector:
         """Return the cost of a kernel beyond its own time in a chain, in seconds."""
         return 0.0 if self.costs is None else self.costs.launch_penalty_s(place.target)
 
-    def priced(self, plan: Plan, predicted: float | None) -> dict[_Key, TriedKernel]:
+    def priced(self, plan: Plan, predicted: float | None) -> dict[Identity, TriedKernel]:
         """Return the rows with the time at which a plan with each would be predicted to beat the returned plan."""
         if predicted is None or self.costs is None:
             return self.rows
@@ -257,7 +249,7 @@ class _Collector:
         for key, sure, maybe in zip(keys, measured or nothing, hoped or nothing, strict=True):
             rest = sure if math.isfinite(sure.seconds) else maybe
             limit_s = predicted - rest.seconds - self._launch_of(key)
-            if not self.problem.choices.allows(*key):
+            if not self.problem.choices.allows(*key[:2]):
                 rows[key] = replace(rows[key], reason=rows[key].reason or _NOT_ALLOWED)
             elif math.isfinite(limit_s):
                 rows[key] = replace(rows[key], limit_us=max(0.0, limit_s) * 1e6, limit_is_expected=rest.is_expected)
@@ -265,7 +257,7 @@ class _Collector:
         self._price_chosen(plan, predicted, dict(zip(keys, totals, strict=True)))
         return rows
 
-    def _price_chosen(self, plan: Plan, predicted: float, totals: Mapping[_Key, float]) -> None:
+    def _price_chosen(self, plan: Plan, predicted: float, totals: Mapping[Identity, float]) -> None:
         """Set for each kernel of the plan the time up to which the plan stays the cheapest of all plans of measured kernels.
 
         Args:
@@ -273,28 +265,28 @@ class _Collector:
             predicted: Its predicted seconds.
             totals: Seconds of the cheapest plan of measured kernels with each candidate, by candidate.
         """
-        holding: dict[int, list[_Key]] = {}
+        holding: dict[int, list[Identity]] = {}
         for key, total in totals.items():
             for i in key[0].inside if math.isfinite(total) else ():
                 holding.setdefault(i, []).append(key)
-        for key in map(_key, plan.kernels):
+        for key in map(identity_of, plan.kernels):
             others = [totals[other] for other in holding.get(key[0].inside.first, ()) if other != key]
             row, slack_s = self.rows[key], min(others, default=math.inf) - predicted
             is_known = row.time_us is not None and math.isfinite(slack_s)
             limit_us = max(0.0, (row.time_us or 0.0) + 1e6 * slack_s) if is_known else None
             self.rows[key] = replace(row, limit_us=limit_us, limit_is_expected=False)
 
-    def _launch_of(self, key: _Key) -> float:
-        sub_graph, target = key
+    def _launch_of(self, key: Identity) -> float:
+        sub_graph, target, _ = key
         assert self.costs is not None
         return self.costs.launch_penalty_s(target) if len(sub_graph.inside) < len(self.problem.graph) else 0.0
 
-    def _price(self, key: _Key) -> Priced:
-        sub_graph, target = key
+    def _price(self, key: Identity) -> Priced:
+        sub_graph, target, _ = key
         if not self.problem.choices.allows(sub_graph, target):
             return Priced(sub_graph.inside.bits, math.inf)
         assert self.costs is not None
-        row, candidate = self.rows[key], CandidateKernel(sub_graph, target, _RUNNER_UP, ())
+        row, candidate = self.rows[key], _candidate(*key)
         if row.status is KernelStatus.MEASURED:
             known = self.costs.known_cost(candidate)
             seconds = math.inf if known is None else known.seconds
@@ -337,7 +329,7 @@ class _Collector:
             return border
         joined = []
         for target in self.survey.usable:
-            candidate = CandidateKernel(together, target, _RUNNER_UP, ())
+            candidate = _candidate(together, target)
             known = costs.known_cost(candidate)
             if known is None and self._refusal(together, target) is None:
                 joined.append((costs.expected_s(candidate), str(target), False))
@@ -403,6 +395,10 @@ class _Collector:
             NodeRanges.of(i for i, support in found.support.items() if support.ok),
             {told: NodeRanges.of(nodes) for told, nodes in refuses.items()},
         )
+
+
+def _candidate(sub_graph: SubGraph, target: Target, bodies: tuple[Plan, ...] = ()) -> CandidateKernel:
+    return CandidateKernel(sub_graph, target, _RUNNER_UP, (), bodies=bodies)
 
 
 def _owners(plan: Plan) -> Mapping[int, tuple[IndexSet, Target]]:

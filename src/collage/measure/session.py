@@ -20,7 +20,7 @@ from collage.cost.statistics import Summary, summarise, weighted_mean
 from collage.cost.workload_key import WorkloadKey, runtime_settings
 from collage.database.database import Database
 from collage.measure.builder import Builds, Built
-from collage.measure.jobs import Counters, Job, batches
+from collage.measure.jobs import Counters, Job, batches, inner_targets
 from collage.measure.quarantine import Quarantined
 from collage.measure.sampling import SamplingPlan
 from collage.measure.worker_pool import Limits, WorkerPool
@@ -132,7 +132,9 @@ class MeasureSession:
             kernel=job.structure,
             shapes=met[0][0] if len(met) == 1 else " | ".join(f"{weight:.6g} of {shapes}" for shapes, weight in met),
             target=str(job.target),
-            build=self.build_of(job.target),
+            build="; ".join(
+                dict.fromkeys(self.build_of(target) for target in (job.target, *inner_targets(job.kernel)))
+            ),
             machine=this_machine().fingerprint,
             threads=self.threads,
             context=job.context_bytes // _MIB,

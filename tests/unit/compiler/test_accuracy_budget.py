@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from collage.compiler import accuracy_budget
-from collage.compiler.plans import Plan
+from collage.plan import Plan
 
 BUDGET = 1e-2
 ROUGH, EXACT = Plan("rough", ()), Plan("exact", ())

@@ -58,7 +58,7 @@ def test_a_search_may_ask_for_a_ninth_of_all_kernels(length: int, keys: int, all
                 for end in range(length + 1)
                 for first in range(end)
             ]
-            assert len({problem.key_of(c.sub_graph, c.target) for c in candidates}) == keys
+            assert len({problem.key_of(c) for c in candidates}) == keys
             costs.introduce([*candidates, *candidates])
             assert costs.kernels_left == expected
             assert all(costs.known_cost(candidate) is None for candidate in candidates)

@@ -14,12 +14,12 @@ from collage._errors import LimitNotMet, WorkerCrash
 from collage.compiler import objective as module
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.objective import choose_finals, stream_counts
-from collage.compiler.plans import Plan
 from collage.cost.objective import QUANTITIES, Figures, Limit
 from collage.cost.outcome import Status
 from collage.measure.comparison import ComparisonPlan
 from collage.measure.finalist import Finalist, FinalistResult
 from collage.options import CompileOptions
+from collage.plan import Plan
 from collage.runtime import Recipe
 from collage.target import Target
 
