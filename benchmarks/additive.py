@@ -83,7 +83,7 @@ def compare(opened: Opened, label: str, plan: Plan) -> float | None:
     places = [place for place in plan.kernels if place.target in spec_of]
     opened.costs.measure([CandidateKernel(p.sub_graph, p.target, spec_of[p.target], ("forced",)) for p in places])
     singles = single_plans(opened.problem, opened.survey, ())
-    problem, running = opened.problem, opened.session
+    problem, running = opened.problem, opened.lab.session
     recipes, failures = built_plans(problem, running, [*singles, plan], opened.costs.why_wrong)
     built = [each for each in (*singles, plan) if each.name in recipes]
     finalists = [finalist_of(problem, running, each, recipes[each.name]) for each in built]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from collage._errors import ToolchainError
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import finalist_of
+from collage.compiler.lab import Lab
 from collage.compiler.plans import lower, predicted_s
 from collage.compiler.precision_session import Precision, Verdict
 from collage.compiler.problem import Problem
@@ -32,10 +33,7 @@ _SLOWER = 1.15
 
 
 def within_budget(
-    problem: Problem,
-    costs: CostTable,
-    session: MeasureSession,
-    precision: Precision | None,
+    lab: Lab,
     plans: Sequence[Plan],
     search_again: Callable[[], Sequence[Plan]],
     by_cuts: Callable[[Callable[[Plan], bool]], Sequence[Plan]] = lambda _: (),
@@ -43,10 +41,8 @@ def within_budget(
     """The fastest plans found whose end-to-end error keeps the budget.
 
     Args:
-        problem: The model, with the tolerance that counts.
-        costs: Costs of candidates. ``error_price_s`` is the price of errors in the search; it is 0 when this returns.
-        session: Builds kernels.
-        precision: Holds the choosing samples, on which plans are looked at.
+        lab: Builds kernels, and holds the choosing samples, on which plans are looked at. ``error_price_s`` of its costs is
+            the price of errors in the search. It is 0 when this returns.
         plans: The plans that the search found at price 0, the best first.
         search_again: The best plans at the present price.
         by_cuts: Plans that keep the budget and that no price leads to, see ``collage.compiler.precision_cuts``.
@@ -54,9 +50,10 @@ def within_budget(
     Returns:
         The fastest first, by prediction. None may be left.
     """
+    problem, costs, precision = lab.problem, lab.costs, lab.survey.precision
 
     def keeps(plan: Plan) -> bool:
-        return keeps_limits(problem, session, precision, plan)
+        return keeps_limits(problem, lab.session, precision, plan)
 
     kept = [plan for plan in plans if keeps(plan)]
     is_kept = not plans or plans[0] in kept

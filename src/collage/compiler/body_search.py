@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from collage._errors import CollageError, NothingCanRun, UsageError
 from collage.compiler.choices import Choices
-from collage.compiler.cost_table import CostTable
+from collage.compiler.lab import Lab
 from collage.compiler.opening import measure_session, on_given_inputs
 from collage.compiler.plans import plan_of
 from collage.compiler.problem import Problem
@@ -23,13 +23,11 @@ from collage.compiler.result_store import CompileResult
 from collage.compiler.survey import Survey, survey_model
 from collage.cost.cost import Cost
 from collage.cost.outcome import Status
-from collage.database.database import Database
 from collage.frontend import place_weights
 from collage.fusion import CandidateKernel, FusionSpec, UnionFusionRule
 from collage.graph import DataflowGraph, IndexSet, SubGraph, bodies, is_view
 from collage.measure.body_problem import body_model, everything, is_searchable
 from collage.measure.reference_run import capture_reference
-from collage.measure.session import MeasureSession
 from collage.numerics.value_store import ValueStore
 from collage.options import CompileOptions
 from collage.plan import Plan, PlannedKernel
@@ -38,7 +36,7 @@ from collage.target import HOST_TARGET, Target
 
 __all__ = ["body_candidates", "estimated_bodies"]
 
-FindPlan = Callable[[Survey, MeasureSession, Database], tuple[Survey, CompileResult]]
+FindPlan = Callable[[Lab], tuple[Lab, CompileResult]]
 """A function that finds the plan of a model, as `pipeline.find_plan` does."""
 
 _LEAST_SHARE = 0.05
@@ -51,19 +49,15 @@ _OCCASIONS = ("middle", "first", "last")
 _NUMBERS = {"first": 0, "middle": 1, "last": 2}
 
 
-def body_candidates(
-    survey: Survey, session: MeasureSession, database: Database, costs: CostTable, find_plan: FindPlan
-) -> list[CandidateKernel]:
+def body_candidates(lab: Lab, find_plan: FindPlan) -> list[CandidateKernel]:
     """Return the operators whose bodies are kernels of their own as candidates, measured.
 
     Args:
-        survey: The known facts about the model.
-        session: Builds and measures, and has the values of the reference run.
-        database: The database that holds timings and results.
-        costs: Is told of the candidates, and measures them.
+        lab: Its costs learn of the candidates, and measure them.
         find_plan: Finds the plan of a body.
     """
-    found = [candidate for candidate, _ in _searched(survey, session, database, find_plan, lambda: costs.search_s_left)]
+    costs = lab.costs
+    found = [candidate for candidate, _ in _search(lab, find_plan, lambda: costs.search_s_left)]
     if found:
         costs.introduce_variant(BODIES_TARGET, HOST_TARGET)
     costs.introduce(found)
@@ -71,39 +65,31 @@ def body_candidates(
     return found
 
 
-def estimated_bodies(
-    survey: Survey, session: MeasureSession, database: Database, find_plan: FindPlan
-) -> list[tuple[CandidateKernel, Cost]]:
+def estimated_bodies(lab: Lab, find_plan: FindPlan) -> list[tuple[CandidateKernel, Cost]]:
     """Return the same candidates with estimated costs: the cost of each body times the number of its runs, summed.
 
     Args:
-        survey: The known facts about the model; nothing was timed.
-        session: Builds, and has the values of the reference run.
-        database: The database that holds facts.
+        lab: Nothing was timed in it.
         find_plan: Finds the plan of a body by the estimator's word.
     """
-    return list(_searched(survey, session, database, find_plan))
+    return list(_search(lab, find_plan))
 
 
-def _searched(
-    survey: Survey,
-    session: MeasureSession,
-    database: Database,
-    find_plan: FindPlan,
-    seconds_left: Callable[[], float] | None = None,
+def _search(
+    lab: Lab, find_plan: FindPlan, seconds_left: Callable[[], float] | None = None
 ) -> Iterator[tuple[CandidateKernel, Cost]]:
     """Yield candidates with the predicted cost of their bodies; without a clock, nothing is timed."""
-    problem = survey.problem
+    problem = lab.problem
     for i, node in enumerate(problem.graph.nodes if problem.placement is None else ()):
-        if not is_searchable(node) or not _is_worth_it(survey, i):
+        if not is_searchable(node) or not _is_worth_it(lab.survey, i):
             continue
         seconds = None if seconds_left is None else seconds_left()
         if seconds is not None and seconds <= 0:
             return
         try:
-            found = _BodySearch(survey, session, database, i, seconds, find_plan).found()
+            found = _BodySearch(lab, i, seconds, find_plan).plans()
         except CollageError as error:
-            session.say(f"the bodies of {node.name!r} are not searched: {str(error)[:200]}")
+            lab.say(f"the bodies of {node.name!r} are not searched: {str(error)[:200]}")
             continue
         for plans, cost in found:
             sub_graph = SubGraph(problem.graph, IndexSet.of(i))
@@ -134,45 +120,41 @@ class _BodySearch:
     """The search of the bodies of one node.
 
     Attributes:
-        survey: The known facts about the model.
-        session: Builds and measures.
-        database: The database that holds facts.
+        lab: Measures the kernels of the model.
         index: The node.
         seconds: Seconds that are left; None if nothing is timed.
         find_plan: Finds the plan of a body.
     """
 
-    survey: Survey
-    session: MeasureSession
-    database: Database
+    lab: Lab
     index: int
     seconds: float | None
     find_plan: FindPlan
 
     @property
     def _node(self) -> ir.Node:
-        return self.survey.problem.graph.node(self.index)
+        return self.lab.problem.graph.node(self.index)
 
     @property
     def _takers(self) -> list[Target]:
         """The targets that take the node with its bodies, and are not known to be wrong."""
-        found = [target for target in self.survey.usable if not target.is_reduced]
-        right = [target for target in found if self.survey.baselines[target].whole.status is not Status.WRONG]
-        return [target for target in right if self.survey.coverage_of(target)(self._node).ok]
+        found = [target for target in self.lab.survey.usable if not target.is_reduced]
+        right = [target for target in found if self.lab.survey.baselines[target].whole.status is not Status.WRONG]
+        return [target for target in right if self.lab.survey.coverage_of(target)(self._node).ok]
 
-    def found(self) -> list[tuple[tuple[Plan, ...], Cost]]:
+    def plans(self) -> list[tuple[tuple[Plan, ...], Cost]]:
         """Return plans of the node's bodies, at most two: the best ones, and those of single targets.
 
         Each comes with the sum of what its bodies were predicted to cost.
         """
-        problem, node = self.survey.problem, self._node
+        problem, node = self.lab.problem, self._node
         graphs = [DataflowGraph(body, model=problem.model) for body in bodies(node)]
-        folder = self.session.workspace / f"bodies_{self.index}"
+        folder = self.lab.session.workspace / f"bodies_{self.index}"
         runs = self._recorded(graphs, folder)
-        times = [s for target in self._takers if (s := _node_s(self.survey, target, self.index)) is not None]
+        times = [s for target in self._takers if (s := _node_s(self.lab.survey, target, self.index)) is not None]
         if times and min(times) < _LEAST_RUN_S * sum(runs):
             return []
-        self.session.say(f"searching the bodies of {node.name!r}, which ran {', '.join(map(str, runs))} times")
+        self.lab.say(f"searching the bodies of {node.name!r}, which ran {', '.join(map(str, runs))} times")
         plans = [
             self._plans(number, graph, count, folder)
             if count and len(graph)
@@ -185,63 +167,65 @@ class _BodySearch:
 
     def _recorded(self, graphs: Sequence[DataflowGraph], folder: Path) -> list[int]:
         """Run the node on the host, keep the inputs of its bodies, and return the number of runs of each."""
-        problem = self.survey.problem
+        problem = self.lab.problem
         plans = tuple(_whole(graph, HOST_TARGET) for graph in graphs)
         kernel = problem.kernels.model(1 << self.index, BODIES_TARGET, plans)
-        return self.session.record_bodies(kernel, BODIES_TARGET, self.session.values, folder)
+        return self.lab.session.record_bodies(kernel, BODIES_TARGET, self.lab.session.values, folder)
 
     def _alone(self, number: int, graph: DataflowGraph) -> Plan:
         """Return a body that the reference run did not enter as one kernel, on the first target that takes node and body."""
         target = HOST_TARGET
         if not all(map(is_view, graph.nodes)):
             model = body_model(graph, self._node, f"body_{number}_of_{self.index}_alone")
-            target = next((each for each in self._takers if self.session.try_build(model, each) is None), HOST_TARGET)
+            target = next(
+                (each for each in self._takers if self.lab.session.try_build(model, each) is None), HOST_TARGET
+            )
         return _whole(graph, target)
 
     def _plans(self, number: int, graph: DataflowGraph, count: int, folder: Path) -> list[tuple[Plan, Cost]]:
         """Return the best plan of a body, and its fastest single target if that differs, with the cost of all its runs."""
-        problem, node = self.survey.problem, self._node
+        problem, node = self.lab.problem, self._node
         model = body_model(graph, node, f"body_{number}_of_{self.index}")
         stores = {name: ValueStore(folder / f"{number}_{_NUMBERS[name]}") for name in _OCCASIONS}
         workspace = folder / f"body_{number}"
         workspace.mkdir()
         inputs = _inputs(model, stores["middle"])
         options = on_given_inputs(self._options(graph, inputs), model)
-        say = partial(_within, self.session.say, str(node.name))
+        say = partial(_within, self.lab.session.say, str(node.name))
         menu = [
             target
             for target in problem.menu
-            if not target.is_reduced and self.survey.baselines[target].availability.available
+            if not target.is_reduced and self.lab.survey.baselines[target].availability.available
         ]
         with measure_session(
-            problem.toolchains, self.database, workspace, options, workers=self.session.workers, say=say
+            problem.toolchains, self.lab.database, workspace, options, workers=self.lab.session.workers, say=say
         ) as session:
             inner = Problem.of(place_weights(model, workspace), menu, problem.toolchains, options)
             inner = inner.ending_at(problem.comparison_plan.ends_at)
-            survey = survey_model(inner, session, self.database, is_timed=self.seconds is not None)
+            survey = survey_model(inner, session, is_timed=self.seconds is not None)
             for name in _OCCASIONS[1:]:
                 store = ValueStore(workspace / f"{name}_values")
                 capture_reference(inner.model, _inputs(inner.model, stores[name]), session, store)
                 session.other_folders.append(store.folder)
-            survey, result = self.find_plan(survey, session, self.database)
+            lab, result = self.find_plan(Lab(survey, session))
             plan = result.finals.plan
             if plan is None:
                 raise NothingCanRun(f"no plan of a body of {node.name!r} can be built")
             predicted = result.predicted_s.get(plan.name)
             unknown = Cost.unknown(len(problem.menu))
             costs = [unknown if predicted is None else Cost(seconds=count * predicted), unknown]
-            moved = [_moved(survey.problem, graph, each) for each in (plan, *_fastest_single(survey))]
+            moved = [_moved(lab.problem, graph, each) for each in (plan, *_fastest_single(lab.survey))]
             return [*zip(dict.fromkeys(moved), costs, strict=False)]
 
     def _options(self, graph: DataflowGraph, inputs: Mapping[str, Any]) -> CompileOptions:
         """Return the options of a search of a body: for latency, in the own precision of the model, without a comparison."""
-        options, menu = self.survey.problem.options, self.survey.problem.menu
+        options, menu = self.lab.problem.options, self.lab.problem.menu
 
         def fitting(texts: Iterable[str], name: str) -> tuple[str, ...]:
             return tuple(text for text in texts if _is_choice(graph, menu, {name: (text,)}))
 
         return CompileOptions(
-            threads=self.session.threads,
+            threads=self.lab.session.threads,
             db=options.db,
             inputs=inputs,
             time_budget_s=None

@@ -9,11 +9,9 @@ import onnx_ir as ir
 
 from collage.compiler.budget import SearchBudget
 from collage.compiler.copy_costs import hand_overs, transfers_of
-from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.cost import Cost
 from collage.cost.outcome import Outcome, Status
-from collage.database.database import Database
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, SubGraph, value_nbytes
 from collage.measure.estimator import MeasuringCostEstimator
@@ -41,10 +39,8 @@ class CostTable:
     """The costs of the kernels of one model.
 
     Args:
-        problem: The model and the menu.
-        survey: The operators that each target takes, and its time for them.
+        survey: The model, the operators that each target takes, and its time for them.
         session: Builds and measures.
-        database: The database that holds facts about this machine.
 
     Attributes:
         budget: The limits of all searches together.
@@ -55,7 +51,8 @@ class CostTable:
         strategy_faults: The fault with the user's search strategy, which is not asked again then.
     """
 
-    def __init__(self, problem: Problem, survey: Survey, session: MeasureSession, database: Database) -> None:
+    def __init__(self, survey: Survey, session: MeasureSession) -> None:
+        problem = survey.problem
         self.budget = SearchBudget(problem.options, problem.comparison_plan)
         self.error_price_s = 0.0
         self.overheads: dict[Target, Overheads] = {}
@@ -65,7 +62,6 @@ class CostTable:
         self._problem = problem
         self._survey = survey
         self._session = session
-        self._database = database
         self._estimator = MeasuringCostEstimator(session, weight_bytes(problem.model))
         self._expectation = LearnedCostModel([], {})
         self._rooflines: list[tuple[Roofline, float]] = []
@@ -80,8 +76,8 @@ class CostTable:
         # A variant takes the whole model alone, so that no kernel of it is expected or asked about.
         baselines = {target: found for target, found in self._survey.baselines.items() if target in usable}
         graph, session = self._problem.graph, self._session
-        self.overheads = {target: measure_overheads(target, session, self._database) for target in usable}
-        peak = measure_peak(self._database)
+        self.overheads = {target: measure_overheads(target, session) for target in usable}
+        peak = measure_peak(self._session.database)
         self._rooflines = [
             (Roofline(graph.nodes, partial(_shape_on, values), peak), weight) for values, weight in session.occasions
         ]
@@ -150,14 +146,20 @@ class CostTable:
         problem = self._problem
         assert problem.placement is not None
         return transfers_of(
-            problem.placement, problem.graph, self._nbytes_of, self._database, remeasure=problem.options.remeasure
+            problem.placement,
+            problem.graph,
+            self._nbytes_of,
+            self._session.database,
+            remeasure=problem.options.remeasure,
         )
 
     def hand_overs(self, lanes: int) -> list[Transfer]:
         """Return the values that operators hand to each other, with the costs of handing them from lane to lane."""
         if lanes not in self._hand_overs:
             graph, remeasure = self._problem.graph, self._problem.options.remeasure
-            self._hand_overs[lanes] = hand_overs(graph, lanes, self._nbytes_of, self._database, remeasure=remeasure)
+            self._hand_overs[lanes] = hand_overs(
+                graph, lanes, self._nbytes_of, self._session.database, remeasure=remeasure
+            )
         return self._hand_overs[lanes]
 
     @property

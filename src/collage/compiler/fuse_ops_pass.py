@@ -12,6 +12,7 @@ import onnx_ir as ir
 from collage.compiler.device_placement import prepare_and_plan_devices
 from collage.compiler.effective_options import check_estimator_options, effective_options, refuse
 from collage.compiler.estimated_search import EstimatedSearch
+from collage.compiler.lab import Lab
 from collage.compiler.opening import on_given_inputs, open_model, with_lengths
 from collage.compiler.pipeline import find_plan
 from collage.compiler.plans import kernel_spec
@@ -95,9 +96,10 @@ class CollageFuseOps(ModulePass):
         survey, session, _ = open_model(
             model, self._menu, options, self._toolchains, workspace, database, stack, workers=None, say=lambda _: None
         )
-        plan = find_plan(survey, session, database)[1].finals.plan
+        lab, result = find_plan(Lab(survey, session))
+        plan = result.finals.plan
         assert plan is not None
-        partitioned = _partitioned(survey.problem, plan)
+        partitioned = _partitioned(lab.problem, plan)
         _take_into_memory(partitioned)
         return partitioned
 

@@ -111,7 +111,7 @@ def open_model(
             problem = Problem.of(place_weights(prepared, workspace), menu, toolchains, options, placement)
             problem = problem.ending_at(ends_at)
             try:
-                survey = survey_model(problem, session, database, preparation, stack, is_timed=is_timed)
+                survey = survey_model(problem, session, preparation, stack, is_timed=is_timed)
             except PreparationDiffers as found:
                 verdict = _left_out(found, verdict, model)
                 known = None

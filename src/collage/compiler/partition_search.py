@@ -14,6 +14,7 @@ from collage.compiler.autotune import known_autotuned
 from collage.compiler.candidates import joined_neighbors, may_have
 from collage.compiler.concurrent_plans import concurrent_plans
 from collage.compiler.cost_table import CostTable
+from collage.compiler.lab import Lab
 from collage.compiler.plans import plan_of, predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
@@ -45,7 +46,7 @@ threads have to be woken, it is the plain one that wins.
 
 
 def search_until_stable(
-    problem: Problem, survey: Survey, costs: CostTable, records: TuningRecords, index: CandidateKernelIndex
+    lab: Lab, records: TuningRecords, index: CandidateKernelIndex
 ) -> tuple[CandidateKernelIndex, SearchResult[CandidateKernel]]:
     """Phase 3, and again with candidates beside those of the best partitioning, until none of them makes a better one.
 
@@ -55,9 +56,10 @@ def search_until_stable(
     Returns:
         All candidates that there are now, and the result of the last search.
     """
+    problem, costs = lab.problem, lab.costs
     result = search_partition(problem, costs, index)
     while (best := result.partitioning) is not None and result.stopped_by in ("finished", "min_gain"):
-        fresh = _neighbor_candidates(problem, survey, index, best.candidates)
+        fresh = _neighbor_candidates(lab.survey, index, best.candidates)
         if not fresh:
             break
         costs.introduce(fresh)
@@ -69,9 +71,10 @@ def search_until_stable(
 
 
 def _neighbor_candidates(
-    problem: Problem, survey: Survey, index: CandidateKernelIndex, cover: Sequence[CandidateKernel]
+    survey: Survey, index: CandidateKernelIndex, cover: Sequence[CandidateKernel]
 ) -> list[CandidateKernel]:
     """Return kernels that differ from those of a cover in where one border is, or are two of them joined, and are new."""
+    problem = survey.problem
     if problem.is_placed_by_search:
         return []
     known = set(map(identity_of, index))

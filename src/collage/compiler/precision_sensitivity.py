@@ -21,7 +21,7 @@ from collage.calibration import find_metric, runs_worker, touches_unbounded
 from collage.compiler.precision_session import MAX_ERROR, Precision
 from collage.compiler.problem import Problem
 from collage.cost.outcome import Status
-from collage.database import Database, FactKind
+from collage.database import FactKind
 from collage.frontend import model_digest
 from collage.graph import bits_of, constant_tensor, copy_model, keep_in_float
 from collage.measure.baselines import Baselines
@@ -82,7 +82,6 @@ def add_variants(
     problem: Problem,
     baselines: Baselines,
     session: MeasureSession,
-    database: Database,
     first: Callable[[], None] = lambda: None,
 ) -> tuple[Target, ...]:
     """Return variants of the 8-bit targets that leave sensitive nodes in float32, if they may pay.
@@ -93,8 +92,7 @@ def add_variants(
         precision: Has the samples and the ranges.
         problem: The model and the menu.
         baselines: Times and errors of targets on the whole model.
-        session: Says what goes on.
-        database: Remembers which nodes are sensitive.
+        session: Says what goes on, and remembers which nodes are sensitive.
         first: Called before the first run of a search for sensitive nodes. That search takes long.
     """
     hopeful = [target for target in _quantising(problem.menu) if _is_hopeful(precision, problem, baselines, target)]
@@ -111,7 +109,7 @@ def add_variants(
         "limits": [[limit.metric.name, limit.most] for limit in precision.limits],
         "is_far": is_far,
     }
-    told = None if problem.options.remeasure else database.local_fact(_SENSITIVE_UNITS, **fact)
+    told = None if problem.options.remeasure else session.database.local_fact(_SENSITIVE_UNITS, **fact)
     if told is None:
         first()
         session.say("finding the operators that lose most in 8 bits")
@@ -121,7 +119,7 @@ def add_variants(
             precision.is_cut_short = problem.options.time_budget_s is not None
             session.say(f"the most sensitive operators are not known: {error}")
             return ()
-        database.keep_local_fact(_SENSITIVE_UNITS, told, **fact)
+        session.database.keep_local_fact(_SENSITIVE_UNITS, told, **fact)
     added = []
     for indices in reversed(told):
         bits = 0

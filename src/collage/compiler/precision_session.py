@@ -38,7 +38,7 @@ from collage.calibration import (
     split_samples,
 )
 from collage.compiler.problem import Problem
-from collage.database import Database, FactKind
+from collage.database import FactKind
 from collage.frontend import model_digest, shape_profiles
 from collage.measure.reference_run import MadeUp, inputs_at
 from collage.measure.session import MeasureSession
@@ -209,7 +209,6 @@ def with_data(options: CompileOptions, model: ir.Model, workspace: Path) -> Comp
 def open_precision(
     problem: Problem,
     session: MeasureSession,
-    database: Database,
     made: MadeUp | None,
     original: Path | None,
     stack: ExitStack,
@@ -249,7 +248,7 @@ def open_precision(
             raise UsageError(f"the model cannot be run on {data.read(split.judge[0]).name}: {error}") from error
     found = Precision(data, split, judge, limits, options.data is None)
     if needs_ranges(problem.menu):
-        _calibrate(found, problem, session, database, prepared)
+        _calibrate(found, problem, session, prepared)
     return found
 
 
@@ -287,9 +286,7 @@ def _made_up(problem: Problem, made: MadeUp) -> tuple[CalibrationData, Split]:
     return CalibrationData(count, told, False, read, "made-up inputs"), _MADE_UP
 
 
-def _calibrate(
-    precision: Precision, problem: Problem, session: MeasureSession, database: Database, prepared: Path
-) -> None:
+def _calibrate(precision: Precision, problem: Problem, session: MeasureSession, prepared: Path) -> None:
     """Collect ranges over the calibrating samples; what an interrupted compilation collected is not collected again.
 
     Raises:
@@ -300,12 +297,12 @@ def _calibrate(
         "data": precision.data.digest,
         "samples": list(precision.split.calibrate),
     }
-    known = None if problem.options.remeasure else database.local_fact(_RANGES, **fact)
+    known = None if problem.options.remeasure else session.database.local_fact(_RANGES, **fact)
     ranges = Ranges() if known is None else known
     wanted, folder = precision.split.calibrate, session.workspace / "calibrating"
 
     def keep() -> None:
-        database.keep_local_fact(_RANGES, ranges, **fact)
+        session.database.keep_local_fact(_RANGES, ranges, **fact)
 
     def after_each(found: Ranges) -> None:
         session.say(f"calibrating, {found.samples} of {len(wanted)}")

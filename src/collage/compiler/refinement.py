@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from collage._errors import ToolchainError
-from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import finalist_of
+from collage.compiler.lab import Lab
 from collage.compiler.partition_search import CostAccess
 from collage.compiler.plans import lower, plan_of, predicted_s
 from collage.compiler.problem import Problem
@@ -31,17 +31,13 @@ class Refinement:
     """The second phase of one compilation.
 
     Args:
-        problem: The model.
-        costs: Costs of kernels.
-        session: Builds plans.
+        lab: Builds plans, and has the costs of kernels.
         may_share: Says if the toolchains of a plan can share a process.
     """
 
-    def __init__(
-        self, problem: Problem, costs: CostTable, session: MeasureSession, may_share: Callable[[Plan], bool]
-    ) -> None:
-        self._problem, self._costs, self._session, self._may_share = problem, costs, session, may_share
-        strategy = strategies().get(problem.options.strategy)
+    def __init__(self, lab: Lab, may_share: Callable[[Plan], bool]) -> None:
+        self._problem, self._costs, self._session, self._may_share = lab.problem, lab.costs, lab.session, may_share
+        strategy = strategies().get(lab.problem.options.strategy)
         self._strategy = strategy if isinstance(strategy, RefiningStrategy) else None
         self._spent_s = 0.0
 

@@ -20,7 +20,7 @@ from collage.compiler.plans import estimate_s, predicted_s, with_costs
 from collage.compiler.problem import Problem
 from collage.cost.statistics import Interval, Summary
 from collage.cost.workload_key import METHOD, runtime_settings
-from collage.database import Database, FactKind
+from collage.database import FactKind
 from collage.explain import TriedRecord, as_json, from_json
 from collage.frontend import model_digest
 from collage.fusion import CandidateKernel, FusionReport
@@ -217,17 +217,14 @@ class ResultStore:
     Args:
         problem: The model, the menu and the options.
         session: Knows the builds of the toolchains, and the lengths on which kernels are timed.
-        database: The database that holds it.
         candidates: The candidates of the fusion rules.
     """
 
-    def __init__(
-        self, problem: Problem, session: MeasureSession, database: Database, candidates: Iterable[CandidateKernel]
-    ) -> None:
+    def __init__(self, problem: Problem, session: MeasureSession, candidates: Iterable[CandidateKernel]) -> None:
         self._problem = problem
         self._session = session
-        self._database = database
-        tuned = TuningRecords(session, database).digest if problem.options.use_tuned else None
+        self._database = session.database
+        tuned = TuningRecords(session).digest if problem.options.use_tuned else None
         self._name = {**_name_of(problem, session), "candidates": _digest_of(candidates), "tuned": tuned}
 
     def load(self) -> CompileResult | None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from collage.compiler.break_even import Priced, Rest, cheapest_rests
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import FinalComparison
+from collage.compiler.lab import Lab
 from collage.compiler.plans import predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.refusals import in_short
-from collage.compiler.survey import Survey
 from collage.cost.cost import Cost
 from collage.cost.outcome import Outcome, Status
 from collage.explain import (
@@ -27,7 +27,6 @@ from collage.explain import (
 )
 from collage.fusion import CandidateKernel, FusionReport, FusionSpec, UnionFusionRule
 from collage.graph import IndexSet, SubGraph, value_nbytes
-from collage.measure.session import MeasureSession
 from collage.plan import AnyKernel, Identity, Plan, PlannedKernel, identity_of
 from collage.search import SearchResult
 from collage.target import Target
@@ -53,29 +52,26 @@ _ENDS = {
 
 
 def record_of_trials(
-    problem: Problem,
-    survey: Survey,
-    session: MeasureSession,
+    lab: Lab,
     finals: FinalComparison,
     *,
-    costs: CostTable | None = None,
+    has_costs: bool = False,
     found: SearchResult[CandidateKernel] | None = None,
     fusion: FusionReport | None = None,
 ) -> TriedRecord:
     """Return the record of a compilation that ends with these finals.
 
     Args:
-        problem: The model and the menu.
-        survey: The answers of the targets about the whole model.
-        session: Knows builds and the folder whose name is left out of reasons.
+        lab: The answers of the targets about the whole model, and the costs of kernels.
         finals: The comparison, with its winner.
-        costs: Costs of candidates; None if nothing could be measured.
+        has_costs: True if kernels were measured.
         found: The result of the last search; None if there was none.
         fusion: Notes on candidates that were left out.
     """
     plan = finals.plan
     assert plan is not None and finals.recipe is not None
-    collector = _Collector(problem, survey, session, costs)
+    problem, costs = lab.problem, lab.costs if has_costs else None
+    collector = _Collector(lab, costs)
     collector.add_candidates(plan)
     predicted = None if costs is None else predicted_s(problem, costs, plan)
     rows = collector.priced(plan, predicted)
@@ -98,7 +94,7 @@ def record_of_trials(
         ),
         tuple(collector.borders(plan, names)),
         tuple(collector.plans(finals)),
-        tuple(collector.answer(target) for target in survey.baselines),
+        tuple(collector.answer(target) for target in lab.survey.baselines),
         tuple(sorted(rows.values(), key=lambda row: _interest(row, _us(predicted)))),
         {},
         "not started" if found is None else found.stopped_by,
@@ -148,9 +144,7 @@ def renamed(record: TriedRecord, problem: Problem, finals: FinalComparison) -> T
 class _Collector:
     """Collects the rows of one record."""
 
-    problem: Problem
-    survey: Survey
-    session: MeasureSession
+    lab: Lab
     costs: CostTable | None
     rows: dict[Identity, TriedKernel] = field(default_factory=dict)
     refused: dict[Target, int] = field(default_factory=dict)
@@ -159,7 +153,7 @@ class _Collector:
         """Add the kernels of the plan, the candidates of the search, whole models, and runner-ups of the plan."""
         surveyed = {
             (bits, target): outcome
-            for target, found in self.survey.baselines.items()
+            for target, found in self.lab.survey.baselines.items()
             for bits, outcome in zip(found.ranges, found.outcomes, strict=True)
         }
         for place in plan.kernels:
@@ -167,13 +161,13 @@ class _Collector:
             self._add(place, place.rule, surveyed.get((place.sub_graph.inside.bits, place.target)))
         for candidate in () if self.costs is None else self.costs.introduced:
             self._add(candidate, " > ".join(candidate.rules))
-        for target, found in self.survey.baselines.items():
+        for target, found in self.lab.survey.baselines.items():
             rule = "whole" if found.refusal is None else "largest range"
             for bits, outcome in zip(found.ranges, found.outcomes, strict=True):
-                self._add(PlannedKernel(SubGraph(self.problem.graph, IndexSet(bits)), target), rule, outcome)
+                self._add(PlannedKernel(SubGraph(self.lab.problem.graph, IndexSet(bits)), target), rule, outcome)
         known = {(sub_graph.inside, target) for sub_graph, target, _ in self.rows}
         for place in plan.kernels:
-            for target in self.survey.usable:
+            for target in self.lab.survey.usable:
                 if (place.sub_graph.inside, target) not in known:
                     self._add(PlannedKernel(place.sub_graph, target), "runner-up")
 
@@ -188,7 +182,7 @@ class _Collector:
             self.rows[identity_of(kernel)] = self._not_measured(candidate, nodes, rule)
             return
         status = _ENDS.get(outcome.status, KernelStatus.FAILED)
-        reason = "" if outcome.reason is None else in_short(outcome.reason, self.session.workspace)
+        reason = "" if outcome.reason is None else in_short(outcome.reason, self.lab.session.workspace)
         if status is KernelStatus.FAILED:
             reason = f"{outcome.status.value}: {reason}" if reason else outcome.status.value
         if outcome.ok and self.costs is not None and self.costs.known_cost(candidate) == Cost.INVALID:
@@ -219,9 +213,9 @@ class _Collector:
 
     def _refusal(self, sub_graph: SubGraph, target: Target) -> str | None:
         """Return why a target does not take one of the operators; None if it takes them, or was not asked."""
-        if target not in self.survey.baselines:
+        if target not in self.lab.survey.baselines:
             return None
-        found = self.survey.baselines[target]
+        found = self.lab.survey.baselines[target]
         if not found.availability.available:
             return found.availability.reason or "not available"
         if target not in self.refused:
@@ -229,8 +223,8 @@ class _Collector:
         first = IndexSet(sub_graph.inside.bits & self.refused[target]).first
         if first < 0:
             return None
-        node = self.problem.graph.node(first)
-        told = in_short(found.support[first].reason or "not taken", self.session.workspace)
+        node = self.lab.problem.graph.node(first)
+        told = in_short(found.support[first].reason or "not taken", self.lab.session.workspace)
         return told if len(sub_graph.inside) == 1 else f"{node.name} ({node.op_type}): {told}"
 
     def launch_s(self, place: PlannedKernel | CandidateKernel) -> float:
@@ -241,7 +235,7 @@ class _Collector:
         """Return the rows with the time at which a plan with each would be predicted to beat the returned plan."""
         if predicted is None or self.costs is None:
             return self.rows
-        n, rows = len(self.problem.graph), self.rows
+        n, rows = len(self.lab.problem.graph), self.rows
         keys, prices = list(rows), [self._price(key) for key in rows]
         certain = [replace(price, seconds=math.inf) if price.is_expected else price for price in prices]
         measured, hoped = cheapest_rests(n, certain), cheapest_rests(n, prices)
@@ -249,7 +243,7 @@ class _Collector:
         for key, sure, maybe in zip(keys, measured or nothing, hoped or nothing, strict=True):
             rest = sure if math.isfinite(sure.seconds) else maybe
             limit_s = predicted - rest.seconds - self._launch_of(key)
-            if not self.problem.choices.allows(*key[:2]):
+            if not self.lab.problem.choices.allows(*key[:2]):
                 rows[key] = replace(rows[key], reason=rows[key].reason or _NOT_ALLOWED)
             elif math.isfinite(limit_s):
                 rows[key] = replace(rows[key], limit_us=max(0.0, limit_s) * 1e6, limit_is_expected=rest.is_expected)
@@ -279,11 +273,11 @@ class _Collector:
     def _launch_of(self, key: Identity) -> float:
         sub_graph, target, _ = key
         assert self.costs is not None
-        return self.costs.launch_penalty_s(target) if len(sub_graph.inside) < len(self.problem.graph) else 0.0
+        return self.costs.launch_penalty_s(target) if len(sub_graph.inside) < len(self.lab.problem.graph) else 0.0
 
     def _price(self, key: Identity) -> Priced:
         sub_graph, target, _ = key
-        if not self.problem.choices.allows(sub_graph, target):
+        if not self.lab.problem.choices.allows(sub_graph, target):
             return Priced(sub_graph.inside.bits, math.inf)
         assert self.costs is not None
         row, candidate = self.rows[key], _candidate(*key)
@@ -314,7 +308,7 @@ class _Collector:
                 yield self._priced_border(border, plan.kernels[before], kernel)
 
     def _shape(self, name: str) -> Sequence[int] | None:
-        values = self.session.values
+        values = self.lab.session.values
         return values.shape(name) if name in values else None
 
     def _priced_border(self, border: Border, before: PlannedKernel, after: PlannedKernel) -> Border:
@@ -324,11 +318,11 @@ class _Collector:
             return border
         cost_s = self.launch_s(after)
         border = replace(border, cost_us=1e6 * cost_s)
-        together = SubGraph(self.problem.graph, before.sub_graph.inside | after.sub_graph.inside)
+        together = SubGraph(self.lab.problem.graph, before.sub_graph.inside | after.sub_graph.inside)
         if together.why_invalid() is not None:
             return border
         joined = []
-        for target in self.survey.usable:
+        for target in self.lab.survey.usable:
             candidate = _candidate(together, target)
             known = costs.known_cost(candidate)
             if known is None and self._refusal(together, target) is None:
@@ -362,9 +356,9 @@ class _Collector:
                 tuple(str(target) for target in plan.targets),
                 len(plan.kernels),
                 "not compared" if standing is None else standing.status.value,
-                None if self.costs is None else _us(predicted_s(self.problem, self.costs, plan)),
+                None if self.costs is None else _us(predicted_s(self.lab.problem, self.costs, plan)),
                 None if time is None else time.median_s * 1e6,
-                in_short("" if standing is None else standing.reason or "", self.session.workspace),
+                in_short("" if standing is None else standing.reason or "", self.lab.session.workspace),
                 plan.name == returned.name,
                 plan.single is not None,
                 NodeRanges.of(i for i, owner in _owners(plan).items() if owners.get(i) != owner),
@@ -372,24 +366,24 @@ class _Collector:
 
     def answer(self, target: Target) -> TargetAnswer:
         """Return the answer of a target about the whole model."""
-        found = self.survey.baselines[target]
+        found = self.lab.survey.baselines[target]
         if not found.availability.available:
             return TargetAnswer(str(target), False, found.availability.reason or "not available")
-        whole, workspace = found.whole, self.session.workspace
+        whole, workspace = found.whole, self.lab.session.workspace
         refuses: dict[str, list[int]] = {}
         for i, support in found.support.items():
             if not support.ok:
                 refuses.setdefault(in_short(support.reason or "not taken", workspace), []).append(i)
         status = _ENDS.get(whole.status, KernelStatus.FAILED)
         reason = in_short(whole.reason or "", workspace)
-        if whole.ok and not self.survey.is_right(whole):
+        if whole.ok and not self.lab.survey.is_right(whole):
             status = KernelStatus.WRONG
-            reason = f"differs by {whole.error:.1e} of the largest output, more than {self.problem.tolerance:.0e}"
+            reason = f"differs by {whole.error:.1e} of the largest output, more than {self.lab.problem.tolerance:.0e}"
         return TargetAnswer(
             str(target),
             True,
             reason,
-            self.session.build_of(target),
+            self.lab.session.build_of(target),
             status,
             None if whole.time is None else whole.time.median_s * 1e6,
             NodeRanges.of(i for i, support in found.support.items() if support.ok),

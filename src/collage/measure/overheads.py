@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage.cost.workload_key import METHOD, runtime_settings
-from collage.database import Database, FactKind
+from collage.database import FactKind
 from collage.measure.session import MeasureSession
 from collage.system.codec import Share
 from collage.system.machine import this_machine
@@ -32,7 +32,7 @@ class Overheads:
 _OVERHEADS: FactKind[Overheads] = FactKind("overheads", Overheads)
 
 
-def measure_overheads(target: Target, measure_session: MeasureSession, database: Database) -> Overheads:
+def measure_overheads(target: Target, measure_session: MeasureSession) -> Overheads:
     """The overheads of a target, from the database if they are known for this machine and build."""
     name = {
         "method": METHOD,
@@ -42,11 +42,11 @@ def measure_overheads(target: Target, measure_session: MeasureSession, database:
         "threads": measure_session.threads,
         "settings": runtime_settings(),
     }
-    found = database.fact(_OVERHEADS, **name)
+    found = measure_session.database.fact(_OVERHEADS, **name)
     if found is None:
         measured = measure_session.overheads(_next_to_nothing(f"collage_empty_{target.toolchain}"), target)
         found = Overheads(measured["dispatch_s"], measured["launch_s"])
-        database.keep_fact(_OVERHEADS, found, **name)
+        measure_session.database.keep_fact(_OVERHEADS, found, **name)
     return found
 
 

@@ -72,7 +72,7 @@ class MeasureSession:
         workers: dict[str, Worker] | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._database = database
+        self.database = database
         self.workspace = workspace
         self.threads = threads
         self._remeasure = remeasure
@@ -195,7 +195,7 @@ class MeasureSession:
             return again
         best = min(first, again, key=lambda outcome: outcome.cost)
         self._session[key.digest] = best
-        self._database.record(key, best)
+        self.database.record(key, best)
         return best
 
     def recall(self, job: Job) -> Outcome | None:
@@ -374,8 +374,8 @@ class MeasureSession:
         """Return the known outcome, from this session or from the database."""
         known = self._session.get(key.digest)
         if known is None and not self._remeasure:
-            found = self._database.find(key)
-            elsewhere = found is not None and found.origin != self._database.origin
+            found = self.database.find(key)
+            elsewhere = found is not None and found.origin != self.database.origin
             # What failed elsewhere may have met another limit, or too little memory: it is tried here.
             if found is not None and (found.outcome.ok or not elsewhere):
                 known = found.outcome
@@ -392,10 +392,10 @@ class MeasureSession:
         if isinstance(made.result, ToolchainError):
             outcome = failed(made.result, made.build_s)
             if not isinstance(made.result, Quarantined):
-                self._database.record(key, outcome)
+                self.database.record(key, outcome)
             return outcome
         self.say(f"measuring {job.kernel.graph.name} on {job.target.short}")
-        with self._database.claimed(key, patience_s) as is_mine:
+        with self.database.claimed(key, patience_s) as is_mine:
             if not is_mine and not patience_s:
                 return None
             with measurement_lock():
@@ -407,7 +407,7 @@ class MeasureSession:
                 except Quarantined as error:
                     return failed(error, made.build_s)
             self.counters.measured += 1
-            self._database.record(key, outcome)
+            self.database.record(key, outcome)
         return outcome
 
     def _measure(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:

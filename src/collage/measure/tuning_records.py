@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from collage.cost.outcome import Outcome
 from collage.cost.workload_key import digest_of, runtime_settings
-from collage.database import Database, FactKind
+from collage.database import FactKind
 from collage.measure.jobs import Job
 from collage.measure.session import MeasureSession
 from collage.system.codec import Share
@@ -82,13 +82,12 @@ class TuningRecords:
     """Tunes kernels, and keeps the records.
 
     Args:
-        measure_session: Whose workers tune.
-        database: The database that holds records: the texts of the toolchains themselves.
+        measure_session: Its workers tune, and its database holds records: the texts of the toolchains themselves.
     """
 
-    def __init__(self, measure_session: MeasureSession, database: Database) -> None:
+    def __init__(self, measure_session: MeasureSession) -> None:
         self._session = measure_session
-        self._database = database
+        self._database = measure_session.database
         self._tuners: dict[str, bool] = {}
 
     def can_tune(self, target: Target) -> bool:

@@ -277,8 +277,8 @@ def _hints(form: Any) -> Mapping[str, Any]:
 def _is_left_out(field: dataclasses.Field[Any], value: Any) -> bool:
     if field.metadata != RARE:
         return False
-    is_made = field.default_factory is not dataclasses.MISSING
-    return bool(value == (field.default_factory() if is_made else field.default))  # type: ignore[misc]
+    factory = field.default_factory
+    return bool(value == (field.default if factory is dataclasses.MISSING else factory()))
 
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:

@@ -76,7 +76,8 @@ class Stage:
         )
         survey: Any = SimpleNamespace(problem=problem, reference=SimpleNamespace(original=None))
         session: Any = SimpleNamespace(say=lambda _: None)
-        return choose_finals(survey, SimpleNamespace(why_wrong=None), session, self.plans)  # type: ignore[arg-type]
+        lab: Any = SimpleNamespace(survey=survey, session=session, costs=SimpleNamespace(why_wrong=None))
+        return choose_finals(lab, self.plans)
 
 
 def figures_of(draw: Any) -> Figures:
