@@ -119,7 +119,6 @@ def _revisions() -> dict[str, str]:
 @pytest.mark.parametrize(
     ("file", "driven"),
     [
-        ("iree/toolchain.py", {"iree"}),
         ("openvino/known_wrong.py", {"openvino"}),
         ("onnxruntime/toolchain.py", {"onnxruntime", "host"}),
         ("tvm/tile_schedules.py", {"tvm", "extern"}),
@@ -136,6 +135,34 @@ def test_code_of_one_toolchain_is_not_that_of_others(shared: Path, file: str, dr
     after = _revisions()
     changed = {name for name in before if before[name] != after[name]}
     assert changed == driven
+
+
+def test_modules_of_another_package_with_toolchains_count_where_they_are_imported(
+    tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("first_party", "second_party"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("")
+    (tmp_path / "first_party" / "ops.py").write_text("LIMIT = 3\n")
+    (tmp_path / "first_party" / "unused.py").write_text("LIMIT = 3\n")
+    (tmp_path / "second_party" / "toolchain.py").write_text(f"from first_party.ops import LIMIT\n{SOURCE}")
+    monkeypatch.setattr(_revision, "_packages_beside", lambda: (("first_party", tmp_path / "first_party"),))
+    first = revision_of(made("second_party.toolchain"))
+    (tmp_path / "first_party" / "unused.py").write_text("LIMIT = 4\n")
+    assert first and revision_of(made("second_party.toolchain")) == first
+    (tmp_path / "first_party" / "ops.py").write_text("LIMIT = 4\n")
+    assert revision_of(made("second_party.toolchain")) != first
+
+
+def test_a_name_that_the_room_offers_is_code_of_the_module_that_it_comes_from(
+    tmp_path: Path, made: Made, shared: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(f"from collage.toolchains import ToolchainBase\n{SOURCE}")
+    first = revision_of(made("mine"))
+    for file, counts in (("onnxruntime/toolchain.py", False), ("_base.py", True)):
+        with (shared / file).open("a") as source:
+            source.write("\nFASTER = True\n")
+        assert (revision_of(made("mine")) != first) is counts
 
 
 @pytest.mark.parametrize("file", ["_contract.py", "_base.py", "sdk/model_files.py"])

@@ -4,7 +4,9 @@ No toolchain's name occurs outside this room. Third parties add theirs through t
 ``collage.toolchains``; `docs/toolchains.md` shows how.
 """
 
-from collage._errors import CompileError, Unsupported
+from typing import TYPE_CHECKING
+
+from collage._errors import CollageError, CompileError, PassError, TargetError, Unsupported, UsageError
 from collage.toolchains._base import (
     ToolchainBase,
     availability_for,
@@ -43,6 +45,9 @@ from collage.toolchains.sdk.thread_affinity import HelperThreads, own_threads, s
 from collage.toolchains.torch.cuda_support import reserves_address_space
 from collage.toolchains.tvm.extern.functions import BoundFunction, ExternFunction, ExternLibrary, extern_libraries
 
+if TYPE_CHECKING:
+    from collage.toolchains._contract import Tensor as Tensor
+
 __all__ = [
     "ALIGNMENT_BYTES",
     "IN_FLOATS",
@@ -51,6 +56,7 @@ __all__ = [
     "AllocatingKernel",
     "Availability",
     "BoundFunction",
+    "CollageError",
     "CompileError",
     "Compiled",
     "Device",
@@ -64,17 +70,20 @@ __all__ = [
     "LoadOptions",
     "OptionValues",
     "OriginalSession",
+    "PassError",
     "PatternEntry",
     "Profiler",
     "Recording",
     "Registry",
     "Support",
+    "TargetError",
     "Toolchain",
     "ToolchainBase",
     "Tuner",
     "TuningSession",
     "UnoptimisedModel",
     "Unsupported",
+    "UsageError",
     "aligned_bytes",
     "availability_for",
     "check_options",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -12,12 +13,14 @@ from typing import Any
 from collage._errors import TargetError
 from collage.target import HOST_TOOLCHAIN, Target, TargetLike
 from collage.toolchains._contract import OptionValues, Toolchain
+from collage.toolchains._revision import GROUP
+from collage.toolchains.sdk.import_probe import install_command
 from collage.toolchains.sdk.model_files import check_options
 
 __all__ = ["GROUP", "Registry", "option_values", "registry"]
 
-GROUP = "collage.toolchains"
-"""The entry-point group: name of the toolchain = ``module:Class``."""
+# A toolchain of these that is not installed is named in messages by the extra that installs it.
+_EXTRAS = {"iree": "iree"}
 
 _METHODS = {
     "availability": (),
@@ -108,9 +111,17 @@ class Registry:
         if isinstance(target, str):
             known = {toolchain.name: toolchain.targets for toolchain in self}
             # A broken toolchain has a name all the same: its user should hear why it is not there.
+            self._refuse_absent(target)
             target = Target.parse(target, {**known, **{name: (f"llvm -compiler={name}",) for name in self.broken}})
         check_options(target, option_values(self.for_target(target), target))
         return target
+
+    def _refuse_absent(self, text: str) -> None:
+        """Refuse a target of a toolchain that is not installed, and say how to install it."""
+        for name in re.findall(r"(?:^|:|-compiler=|-libs=)(\w+)", text):
+            if name in _EXTRAS and name not in self.names():
+                command = install_command(_EXTRAS[name])
+                raise TargetError(f"target {text!r}: the toolchain {name} is not installed; {command}")
 
     def parse_targets(self, targets: Iterable[TargetLike]) -> Sequence[Target]:
         """Read several targets; repeated ones count once, the order is kept (it is their priority)."""

@@ -204,5 +204,11 @@ def test_what_was_probably_meant_is_said(text: str, said: str) -> None:
     assert said in str(refusal.value)
 
 
+@pytest.mark.parametrize("text", ["iree", "llvm -compiler=iree -threads=1"])
+def test_a_toolchain_of_a_package_that_is_absent_is_named_with_its_extra(text: str) -> None:
+    with pytest.raises(TargetError, match=r"pip install 'collage\[iree\]'"):
+        Registry([point("Good")]).parse_target(text)
+
+
 def test_the_contract_is_the_protocol() -> None:
     assert isinstance(Good(), Toolchain)

@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collage._errors import CompileError, Unsupported
 from collage.system.forks import in_forks, keep_for_ever
-from collage.toolchains._base import ToolchainBase
-from collage.toolchains._contract import Availability, Compiled, LoadOptions, Support
+from collage.toolchains import Availability, Compiled, CompileError, LoadOptions, Support, ToolchainBase, Unsupported
 from collage.toolchains.sdk.import_probe import import_failure, install_command
 from collage.toolchains.sdk.model_files import (
     check_options,
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel, OptionValues, Tensor
+    from collage.toolchains import Kernel, OptionValues, Tensor
 
 __all__ = ["IreeToolchain"]
 

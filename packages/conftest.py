@@ -1,10 +1,14 @@
-"""The default part of contract tests that take much longer than others, because every case is compiled from MLIR."""
+"""For the tests of all packages: what `tests/conftest.py` says of repeatable examples and exports holds here too.
+
+Of contract tests that compile every case from MLIR, a part runs by default.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 
 import pytest
+from tests.conftest import pytest_collection_finish, pytest_runtest_setup  # noqa: F401
 
 EXPENSIVE = ("TestIree",)
 THINNED = ("test_edges_and_types_are_right_or_refused", "test_what_is_used_twice_is_not_written_over")
@@ -18,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     seen: Counter[str] = Counter()
     for item in items:
         name, owner = getattr(item, "originalname", ""), getattr(item, "cls", None)
-        if owner is not None and owner.__name__ in EXPENSIVE and name in THINNED and "/toolchain/" in str(item.path):
+        if owner is not None and owner.__name__ in EXPENSIVE and name in THINNED:
             if seen[name] % EVERY:
                 item.add_marker(pytest.mark.slow)
             seen[name] += 1

@@ -9,12 +9,11 @@ import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from collage._errors import Unsupported
 from collage.target import Target
 from collage.testing import ToolchainTestCase
 from collage.testing._toolchain_kernels import SYMBOLIC, kernel
-from collage.toolchains import LoadOptions
-from collage.toolchains.iree.toolchain import IreeToolchain
+from collage.toolchains import LoadOptions, Unsupported
+from collage_iree.toolchain import IreeToolchain
 
 pytest.importorskip("iree.runtime")
 
