@@ -63,10 +63,12 @@ bench: $(VENV)/dev.stamp  ## us against every single toolchain; MODELS=a,b picks
 
 # On a machine with a device, PYTHON_GPU is one with a CUDA build of torch and what Collage needs; see docs/cuda.md.
 PYTHON_GPU ?= $(BIN)/python
+EMPTY :=
+SOURCES := $(subst $(EMPTY) ,:,src . $(addsuffix /src,$(PACKAGES)))
 
 gpu:  ## the contract of every CUDA toolchain, then us against each; needs an NVIDIA GPU
-	PYTHONPATH=src:. $(PYTHON_GPU) -m pytest -p no:cacheprovider -n 8 -rs tests/gpu tests/unit/runtime/test_device_chain.py
-	PYTHONPATH=src:. $(PYTHON_GPU) -m benchmarks.bench --device cuda $(if $(MODELS),--models $(MODELS))
+	PYTHONPATH=$(SOURCES) $(PYTHON_GPU) -m pytest -p no:cacheprovider -n 8 -rs packages/collage-cuda/tests/gpu tests/unit/runtime/test_device_chain.py
+	PYTHONPATH=$(SOURCES) $(PYTHON_GPU) -m benchmarks.bench --device cuda $(if $(MODELS),--models $(MODELS))
 
 $(VENV)/demo.stamp: requirements.txt pyproject.toml $(wildcard packages/*/pyproject.toml)
 	$(PYTHON) -m venv $(VENV) 2>/dev/null || python3 -m venv $(VENV)

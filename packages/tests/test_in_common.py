@@ -23,6 +23,8 @@ from collage.transform import InferType
 PACKAGES = sorted(path.parent for path in Path(__file__).parents[1].glob("*/pyproject.toml"))
 PUBLIC = ("collage", "collage.graph", "collage.pattern", "collage.system.forks", "collage.target", "collage.toolchains")
 """Modules of Collage that packages may use, and those below ``collage.toolchains.sdk`` and ``collage.pattern``."""
+EXTENDED = {"collage-cuda": ("collage.toolchains.",)}
+"""Packages that extend or drive a toolchain of Collage's own, and its modules."""
 NAMES = ("iree",)
 
 
@@ -41,7 +43,9 @@ def test_a_package_uses_what_strangers_may_use(package: Path) -> None:
             modules = [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             for module in (each for each in modules if each.split(".")[0] == "collage"):
-                allowed = module in PUBLIC or module.startswith(("collage.toolchains.sdk.", "collage.pattern."))
+                allowed = module in PUBLIC or module.startswith(
+                    ("collage.toolchains.sdk.", "collage.pattern.", *EXTENDED.get(package.name, ()))
+                )
                 assert allowed, f"{source.relative_to(package)} imports {module}"
     assert all(name.startswith("collage_") for name in own if not name.endswith(".egg-info"))
 

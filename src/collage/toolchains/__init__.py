@@ -42,7 +42,6 @@ from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES, aligned_bytes
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, importing_here
 from collage.toolchains.sdk.model_files import check_options, kernel_name, load_threads, save_kernel
 from collage.toolchains.sdk.thread_affinity import HelperThreads, own_threads, started_meanwhile
-from collage.toolchains.torch.cuda_support import reserves_address_space
 from collage.toolchains.tvm.extern.functions import BoundFunction, ExternFunction, ExternLibrary, extern_libraries
 
 if TYPE_CHECKING:
@@ -98,7 +97,6 @@ __all__ = [
     "option_values",
     "own_threads",
     "registry",
-    "reserves_address_space",
     "revision_of",
     "save_kernel",
     "size_bytes",

@@ -20,7 +20,8 @@ from collage.toolchains.sdk.model_files import check_options
 __all__ = ["GROUP", "Registry", "option_values", "registry"]
 
 # A toolchain of these that is not installed is named in messages by the extra that installs it.
-_EXTRAS = {"iree": "iree"}
+_EXTRAS = {"iree": "iree", **dict.fromkeys(("cublas", "cudnn", "cutlass", "tensorrt"), "cuda")}
+_EXTRAS_OF_KINDS = {"cuda": "cuda"}
 
 _METHODS = {
     "availability": (),
@@ -44,7 +45,9 @@ class Registry:
 
     def __init__(self, points: Iterable[EntryPoint] | None = None) -> None:
         points = entry_points(group=GROUP) if points is None else points
-        self._points = {point.name: point for point in points}
+        # Of two with one name that of another package counts: it serves what Collage's own does, and more.
+        ordered = sorted(points, key=lambda point: (not point.module.startswith("collage."), point.value))
+        self._points = {point.name: point for point in ordered}
         self._loaded: dict[str, Toolchain] = {}
         self.broken: dict[str, str] = {}
         self.tracebacks: dict[str, str] = {}
@@ -113,6 +116,7 @@ class Registry:
             # A broken toolchain has a name all the same: its user should hear why it is not there.
             self._refuse_absent(target)
             target = Target.parse(target, {**known, **{name: (f"llvm -compiler={name}",) for name in self.broken}})
+        self._refuse_kind(target.kind, target.toolchain)
         check_options(target, option_values(self.for_target(target), target))
         return target
 
@@ -122,6 +126,15 @@ class Registry:
             if name in _EXTRAS and name not in self.names():
                 command = install_command(_EXTRAS[name])
                 raise TargetError(f"target {text!r}: the toolchain {name} is not installed; {command}")
+        kind, _, name = text.partition(" ")[0].rpartition(":")
+        if name in self.names():
+            self._refuse_kind(kind, name)
+
+    def _refuse_kind(self, kind: str, name: str) -> None:
+        """Refuse a kind of device for which another package would extend a toolchain, and say how to install it."""
+        if kind in _EXTRAS_OF_KINDS and all(stem.split()[0] != kind for stem in self.get(name).targets):
+            command = install_command(_EXTRAS_OF_KINDS[kind])
+            raise TargetError(f"the toolchain {name} does not serve {kind} here; {command}")
 
     def parse_targets(self, targets: Iterable[TargetLike]) -> Sequence[Target]:
         """Read several targets; repeated ones count once, the order is kept (it is their priority)."""

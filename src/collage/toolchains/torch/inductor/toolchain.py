@@ -16,8 +16,6 @@ from collage._errors import CollageError, CompileError, Unsupported
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, LoadOptions, Support
 from collage.toolchains.sdk.model_files import check_options, kernel_name, one_line, refuse_operators, save_kernel
-from collage.toolchains.torch import cuda_support
-from collage.toolchains.torch.inductor import cuda as inductor_cuda
 from collage.toolchains.torch.inductor.compiler import caches_in, folder_for, hide_folders, quiet_compiler
 from collage.toolchains.torch.kernel import (
     TorchKernel,
@@ -32,12 +30,13 @@ if TYPE_CHECKING:
 
     from collage.target import Target
     from collage.toolchains._contract import Kernel, OptionValues
+    from collage.toolchains.torch.ops import Program
 
 __all__ = [
     "InductorToolchain",
 ]
 
-_OPTIONS: dict[str, OptionValues] = {"llvm": {"threads": None}, "cuda": inductor_cuda.OPTIONS}
+_OPTIONS: OptionValues = {"threads": None}
 _COMPILERS = ("g++", "clang++")
 _UNROLLED = frozenset(("LSTM", "GRU", "RNN"))
 _MOST_STEPS = 8
@@ -45,15 +44,13 @@ _MOST_STEPS = 8
 
 
 class InductorToolchain(ToolchainBase):
-    """Compiles kernels with AOTInductor for the CPU and for CUDA."""
+    """Compiles kernels with AOTInductor for the CPU."""
 
     name = "inductor"
-    targets = ("llvm -compiler=inductor", "cuda -compiler=inductor")
+    targets: tuple[str, ...] = ("llvm -compiler=inductor",)
     on_default_menu = False
     options = {
         "threads": "number of threads (default: one for each physical core); one number for the whole process",
-        "precision": "on CUDA: f32, or tf32: products of 10-bit mantissas, added up in f32 (default f32)",
-        "autotune": "on CUDA: 1 to choose products and convolutions by measuring, which takes minutes (default 0)",
     }
 
     def availability(self) -> Availability:
@@ -68,20 +65,9 @@ class InductorToolchain(ToolchainBase):
             )
         return found
 
-    def availability_of(self, target: Target) -> Availability:
-        """Return the availability; on CUDA it depends on the device, a CUDA build of torch, and Triton."""
-        found = self.availability()
-        return inductor_cuda.availability(found) if target.kind == "cuda" else found
-
-    def ran_on(self, target: Target) -> str | None:
-        """Return the machine on which its tests have passed."""
-        return (
-            cuda_support.ran_on(str(replace(target, options=()))) if target.kind == "cuda" else super().ran_on(target)
-        )
-
     def option_values(self, target: Target) -> OptionValues:
         """Return the values that each option takes."""
-        return _OPTIONS[target.kind]
+        return _OPTIONS
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Return if the table of torch calls takes an operator, and the compiler too."""
@@ -90,11 +76,11 @@ class InductorToolchain(ToolchainBase):
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Export the kernel and compile it to a shared library; caches and sources are left nowhere."""
-        check_options(target, _OPTIONS[target.kind])
+        check_options(target, self.option_values(target))
         name = kernel_name(kernel)
         refuse_operators(lambda node: _refusal(node, target), kernel.graph)
         _refuse_inputs(kernel.graph)
-        torch = import_torch()
+        import_torch()
         from collage.toolchains.torch.op_groups import find_static_groups
         from collage.toolchains.torch.ops import Program
 
@@ -104,27 +90,34 @@ class InductorToolchain(ToolchainBase):
             if program.reads_values_on_host:
                 raise Unsupported("inductor compiles no shapes that depend on the values of inputs")
             check_by_running(program, kernel)
-            if target.kind == "cuda":
-                return inductor_cuda.compile_kernel(kernel, program, target, workspace)
             # By target, since a process that has loaded a library gets the same one again under the same name.
             options = "".join(f".{option}={value}" for option, value in target.options)
-            library = workspace / f"{name}.inductor{options}.so"
-            built = _build(program, kernel, draft)
-            hide_folders(built, draft, Path(torch.__file__).parents[1])
-            built.replace(library)
-            files = (library, *_calls_of(library, draft))
+            return self.build(program, kernel, target, workspace / f"{name}.inductor{options}", draft)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
+
+    def build(self, program: Program, kernel: ir.Model, target: Target, stem: Path, draft: Path) -> Compiled:
+        """Compile a program that computes a kernel.
+
+        Args:
+            program: The kernel as torch's calls.
+            kernel: The kernel.
+            target: Its target.
+            stem: The path of the file to write, without its ending.
+            draft: A folder that is removed afterwards.
+        """
+        library = stem.with_name(f"{stem.name}.so")
+        built = _build(program, kernel, draft)
+        hide_folders(built, draft, Path(import_torch().__file__).parents[1])
+        built.replace(library)
+        files = tuple(path.name for path in (library, *_calls_of(library, draft)))
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
-        names = tuple(path.name for path in files)
-        return Compiled(self.name, str(target), names, inputs, outputs, metadata={"library": library.name})
+        return Compiled(self.name, str(target), files, inputs, outputs, metadata={"library": library.name})
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Load the library."""
-        if target.kind == "cuda":
-            return inductor_cuda.load_kernel(compiled, target, workspace)
-        check_options(target, _OPTIONS[target.kind])
+        check_options(target, _OPTIONS)
         threads = set_threads(target, options)
         torch = import_torch()
         runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(workspace / compiled.metadata["library"]), 1)

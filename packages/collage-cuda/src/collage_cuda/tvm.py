@@ -14,18 +14,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collage._errors import CompileError, TargetError, Unsupported
-from collage.toolchains._contract import Availability
-from collage.toolchains.sdk.model_files import one_line
-from collage.toolchains.torch import cuda_support
+from collage.toolchains import Availability, Compiled, CompileError, LoadOptions, TargetError, Unsupported
+from collage.toolchains.sdk.model_files import check_options, kernel_name, one_line
+from collage.toolchains.tvm.kernels import LEVELS, import_kernel, link, machine_facts
 from collage.toolchains.tvm.pipeline import noting_lent_outputs
+from collage.toolchains.tvm.toolchain import TvmToolchain
+from collage_cuda import cuda_support
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from collage.target import Target
-    from collage.toolchains._contract import Compiled
+    from collage.toolchains import Kernel, OptionValues
 
-__all__ = ["availability", "check_arch", "compact_tensor", "generate", "load"]
+__all__ = ["TvmOnCuda", "compact_tensor", "generate"]
 
+_OPTIONS: OptionValues = {"opt-level": LEVELS, "arch": ()}
 _ALIGNMENT = 64
 """Bytes; TVM refuses tensors that begin elsewhere."""
 _LIMITS = {
@@ -35,7 +39,66 @@ _LIMITS = {
 }
 
 
-def availability(found: Availability) -> Availability:
+class TvmOnCuda(cuda_support.CudaToolchain, TvmToolchain):
+    """Compiles kernels with TVM's own code generators for the CPU and for CUDA."""
+
+    targets = (*TvmToolchain.targets, "cuda")
+    options = TvmToolchain.options | {
+        "arch": "on CUDA: the architecture to compile for, such as sm_90 (default: the device's)"
+    }
+
+    def availability_of(self, target: Target) -> Availability:
+        """Return the availability; on CUDA it depends on the device and a compiler for it."""
+        found = self.availability()
+        return _availability(found) if target.kind == "cuda" else found
+
+    def loading_availability_of(self, target: Target) -> Availability:
+        """The runtime of compiled kernels. On CUDA it takes as much as compiling."""
+        return self.availability_of(target) if target.kind == "cuda" else super().loading_availability_of(target)
+
+    def option_values(self, target: Target) -> OptionValues:
+        """Return the values that each option takes.
+
+        Raises:
+            TargetError: The architecture is none.
+        """
+        if target.kind != "cuda":
+            return super().option_values(target)
+        _check_arch(target)
+        return _OPTIONS
+
+    def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
+        """Import, fuse, schedule and generate code, and link a shared library."""
+        if target.kind != "cuda":
+            return super().compile(kernel, target, workspace)
+        check_options(target, self.option_values(target))
+        # By target, since a process that has loaded a library gets the same one again under the same name.
+        options = "".join(f".{option}={value}" for option, value in target.options)
+        library = workspace / f"{kernel_name(kernel)}.cuda{options}.so"
+        built, lent = generate(import_kernel(kernel, workspace), target)
+        link(built, library)
+        inputs = tuple(str(value.name) for value in kernel.graph.inputs)
+        outputs = tuple(str(value.name) for value in kernel.graph.outputs)
+        facts = machine_facts(kernel.graph, lent)
+        return Compiled(self.name, str(target), (library.name,), inputs, outputs, metadata=facts)
+
+    def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
+        """Load the library into a virtual machine of Relax."""
+        if target.kind != "cuda":
+            return super().load(compiled, target, workspace, options)
+        check_options(target, self.option_values(target))
+        cuda_support.require_gpu()
+        device = cuda_support.cuda_device()
+        return cuda_support.CudaKernel(
+            _Machine(workspace / compiled.files[0], compiled, device), device, capturable=False
+        )
+
+    def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
+        """The loop nests that can be tuned; none on CUDA."""
+        return () if target.kind == "cuda" else super().tuning_workloads(kernel, target, workspace)
+
+
+def _availability(found: Availability) -> Availability:
     """Return if TVM, which works on the processor, can also compile for the device."""
     missing = None
     if not found.available:
@@ -65,7 +128,7 @@ def _compiler() -> str | None:
     return "nvcc" if shutil.which("nvcc") else None
 
 
-def check_arch(target: Target) -> None:
+def _check_arch(target: Target) -> None:
     """Refuse an invalid architecture.
 
     Raises:
@@ -155,13 +218,6 @@ def _extremes_keep_nan() -> Any:
         return function.with_body(body)
 
     return tirx.transform.prim_func_pass(write, opt_level=0, name="ExtremesKeepNan")
-
-
-def load(library: Path, compiled: Compiled) -> cuda_support.CudaKernel:
-    """Load a library onto the device."""
-    cuda_support.require_gpu()
-    device = cuda_support.cuda_device()
-    return cuda_support.CudaKernel(_Machine(library, compiled, device), device, capturable=False)
 
 
 def compact_tensor(x: Any) -> Any:

@@ -7,23 +7,20 @@ on the first call.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from collage._errors import CollageError, CompileError, Unsupported
-from collage.toolchains._base import ToolchainBase
-from collage.toolchains._contract import Availability, Compiled, LoadOptions, Support
+from collage.toolchains import Availability, CollageError, Compiled, CompileError, LoadOptions, Support, Unsupported
 from collage.toolchains.sdk.model_files import check_options, elem_type, one_line, save_kernel
-from collage.toolchains.torch import cuda_support
+from collage_cuda import cuda_support
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel, OptionValues, Tensor
+    from collage.toolchains import Kernel, OptionValues, Tensor
     from collage.toolchains.torch.ops import Fused
 
 __all__ = ["PRECISIONS", "TorchCudaLibrary", "try_on_zeros"]
@@ -34,7 +31,7 @@ _TRIAL_ELEMENTS = 200_000_000
 """Kernels with larger inputs are not tried on zeros."""
 
 
-class TorchCudaLibrary(ToolchainBase):
+class TorchCudaLibrary(cuda_support.CudaToolchain):
     """Runs kernels as calls of one library.
 
     Attributes:
@@ -62,10 +59,6 @@ class TorchCudaLibrary(ToolchainBase):
         torch = cuda_support.package_version("torch")
         version = version or (f"with torch {torch}" if torch else None)
         return cuda_support.cuda_availability(version, f"{self.name} {version}, torch {torch}", reduced=PRECISIONS[1:])
-
-    def ran_on(self, target: Target) -> str | None:
-        """Return the device on which its tests have passed."""
-        return cuda_support.ran_on(str(replace(target, options=())))
 
     def option_values(self, target: Target) -> OptionValues:
         """Return the values that each option takes."""

@@ -18,23 +18,25 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collage._errors import Unsupported
-from collage.toolchains._contract import Availability
+from collage.toolchains import Availability, ToolchainBase, Unsupported
 
 if TYPE_CHECKING:
-    from collage.toolchains._contract import Tensor
-    from collage.toolchains._device import Device, Recording
+    import onnx_ir as ir
+
+    from collage.target import Target
+    from collage.toolchains import Device, Recording, Tensor
 
 __all__ = [
     "RECORD",
     "Absence",
     "CudaKernel",
+    "CudaToolchain",
     "Gpu",
     "TorchDevice",
     "cuda_availability",
@@ -44,7 +46,6 @@ __all__ = [
     "queue_of",
     "ran_on",
     "require_gpu",
-    "reserves_address_space",
     "settings",
     "tensor_cores",
     "torch_cuda",
@@ -135,11 +136,6 @@ def _ask(driver: ctypes.CDLL) -> Gpu:
     )
 
 
-def reserves_address_space(targets: Sequence[str]) -> bool:
-    """Return True if a process for these targets may reserve far more addresses than it uses: a driver maps its devices."""
-    return any(stem.split()[0] == "cuda" for stem in targets) and isinstance(find_gpu(), Gpu)
-
-
 def require_gpu() -> Gpu:
     """The device.
 
@@ -217,6 +213,19 @@ def ran_on(stem: str) -> str | None:
     return _runs().get(stem)
 
 
+class CudaToolchain(ToolchainBase):
+    """Answers that are the same for every toolchain with a target of the device."""
+
+    @property
+    def reserves_address_space(self) -> bool:
+        """True if there is a device: its driver maps it into the process."""
+        return isinstance(find_gpu(), Gpu)
+
+    def ran_on(self, target: Target) -> str | None:
+        """Return the device on which the tests of the target have passed."""
+        return ran_on(str(replace(target, options=()))) if target.kind == "cuda" else super().ran_on(target)
+
+
 class TorchDevice:
     """A device whose tensors are torch's.
 
@@ -261,6 +270,14 @@ class TorchDevice:
     def copy(self, tensor: Any) -> Any:
         """The same values in memory of their own, in row-major order."""
         return tensor.clone(memory_format=self._torch.contiguous_format)
+
+    def views(self, model: ir.Model) -> CudaKernel:
+        """Views of tensors that stay on the device, through torch's calls for them."""
+        from collage.toolchains.torch.ops import Program
+
+        program = Program(model)
+        program.place(self.name)
+        return CudaKernel(lambda *inputs: [y.contiguous() for y in program(*inputs)], self)
 
     def seconds(self, work: Callable[[], Any]) -> float:
         """Seconds that the device spends on ``work``, by its own clock."""

@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from collage._errors import CompileError
+from collage.toolchains import CompileError
 
 __all__ = ["ACTIVATIONS", "Build", "find_headers", "find_nvcc", "tilings"]
 

@@ -11,13 +11,10 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collage._errors import CollageError, CompileError, Unsupported
-from collage.toolchains._base import ToolchainBase
-from collage.toolchains._contract import Availability, Compiled, LoadOptions, Support
+from collage.toolchains import Availability, CollageError, Compiled, CompileError, LoadOptions, Support, Unsupported
 from collage.toolchains.sdk.model_files import (
     check_options,
     elem_type,
@@ -27,7 +24,7 @@ from collage.toolchains.sdk.model_files import (
     support_of,
     values_of,
 )
-from collage.toolchains.torch import cuda_support
+from collage_cuda import cuda_support
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel, OptionValues
+    from collage.toolchains import Kernel, OptionValues
 
 __all__ = ["TensorRtToolchain"]
 
@@ -48,7 +45,7 @@ _measured = b""
 """Timing cache of this process, serialised."""
 
 
-class TensorRtToolchain(ToolchainBase):
+class TensorRtToolchain(cuda_support.CudaToolchain):
     """Builds and runs engines of TensorRT."""
 
     name = "tensorrt"
@@ -70,10 +67,6 @@ class TensorRtToolchain(ToolchainBase):
         return cuda_support.cuda_availability(
             version, f"tensorrt {version}", missing, reduced=_OPTIONS["precision"][1:]
         )
-
-    def ran_on(self, target: Target) -> str | None:
-        """Return the device on which its tests have passed."""
-        return cuda_support.ran_on(str(replace(target, options=())))
 
     def option_values(self, target: Target) -> OptionValues:
         """Return the values that each option takes."""

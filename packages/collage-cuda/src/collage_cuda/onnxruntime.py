@@ -12,28 +12,28 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collage._errors import CompileError, Unsupported
-from collage.toolchains._contract import Availability, Compiled
+from collage.toolchains import Availability, Compiled, CompileError, LoadOptions, Unsupported
+from collage.toolchains.onnxruntime.toolchain import OnnxRuntimeToolchain
 from collage.toolchains.sdk.model_files import check_options, one_line, save_kernel
-from collage.toolchains.torch import cuda_support
+from collage_cuda import cuda_support
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel, OptionValues
+    from collage.toolchains import Kernel, OptionValues, Tensor
 
-__all__ = ["OPTIONS", "availability", "compile_kernel", "load_kernel"]
+__all__ = ["OnnxRuntimeOnCuda"]
 
 _PROVIDER = "CUDAExecutionProvider"
 _LIBRARY = "capi/libonnxruntime_providers_cuda.so"
 _PACKAGE = "onnxruntime-gpu"
 _PRECISIONS = ("f32", "tf32", "f16")
-OPTIONS: OptionValues = {"threads": None, "precision": _PRECISIONS, "opt-level": ("0", "1", "2", "3")}
+_OPTIONS: OptionValues = {"threads": None, "precision": _PRECISIONS, "opt-level": ("0", "1", "2", "3")}
 _TYPES = {
     "tensor(float)": (1, "float32"),
     "tensor(uint8)": (2, "uint8"),
@@ -50,7 +50,43 @@ _SILENT, _WARNINGS = 4, 2
 """Severities of ONNX Runtime's logs from which it prints: nothing but fatal errors, and its default."""
 
 
-def availability(version: str | None, build: str) -> Availability:
+class OnnxRuntimeOnCuda(cuda_support.CudaToolchain, OnnxRuntimeToolchain):
+    """Compiles and runs kernels with ONNX Runtime's execution providers for processors and for CUDA."""
+
+    targets = (*OnnxRuntimeToolchain.targets, "cuda -compiler=onnxruntime")
+    options = OnnxRuntimeToolchain.options | {
+        "precision": f"{OnnxRuntimeToolchain.options['precision']}; on CUDA f32, tf32 or f16"
+    }
+
+    def availability_of(self, target: Target) -> Availability:
+        """Return the availability; on CUDA it depends on the device, and on a build that has the provider."""
+        found = self.availability()
+        return _availability(found.version, found.build) if target.kind == "cuda" else found
+
+    def option_values(self, target: Target) -> OptionValues:
+        """Return the values that each option takes."""
+        return _OPTIONS if target.kind == "cuda" else super().option_values(target)
+
+    def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
+        """Write the kernel, and have the provider of the target's device resolve every operator of it."""
+        if target.kind == "cuda":
+            return _compile(kernel, target, workspace, self.availability_of(target))
+        return super().compile(kernel, target, workspace)
+
+    def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
+        """Make a session."""
+        if target.kind == "cuda":
+            return _load(compiled, target, workspace)
+        return super().load(compiled, target, workspace, options)
+
+    def profile(
+        self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
+    ) -> Mapping[str, float]:
+        """Seconds per node. None on a device, where ONNX Runtime reports launches and not runs."""
+        return {} if target.kind == "cuda" else super().profile(compiled, target, workspace, inputs, repeats)
+
+
+def _availability(version: str | None, build: str) -> Availability:
     """Return if this build of ONNX Runtime has the provider, and there is a device for it."""
     missing = None
     spec = importlib.util.find_spec("onnxruntime")
@@ -62,13 +98,13 @@ def availability(version: str | None, build: str) -> Availability:
     return cuda_support.cuda_availability(version, build, missing, reduced=_PRECISIONS[1:])
 
 
-def compile_kernel(kernel: ir.Model, target: Target, workspace: Path, found: Availability) -> Compiled:
+def _compile(kernel: ir.Model, target: Target, workspace: Path, found: Availability) -> Compiled:
     """Write the kernel, and have the provider resolve every operator of it.
 
     Raises:
         Unsupported: It cannot be used here, or does not take the kernel.
     """
-    check_options(target, OPTIONS)
+    check_options(target, _OPTIONS)
     if not found.available:
         raise Unsupported(f"onnxruntime: {found.reason}; {found.remedy}")
     files = save_kernel(kernel, workspace)
@@ -81,13 +117,13 @@ def compile_kernel(kernel: ir.Model, target: Target, workspace: Path, found: Ava
     return Compiled("onnxruntime", str(target), files, inputs, outputs, portable=True, metadata=metadata)
 
 
-def load_kernel(compiled: Compiled, target: Target, workspace: Path) -> Kernel:
+def _load(compiled: Compiled, target: Target, workspace: Path) -> Kernel:
     """Make a session.
 
     Raises:
         Unsupported: An input or output is of a type that tensors on the device cannot have.
     """
-    check_options(target, OPTIONS)
+    check_options(target, _OPTIONS)
     session = _session(workspace / compiled.metadata["model"], target, target.option("opt-level") or "3")
     for port in (*session.get_inputs(), *session.get_outputs()):
         if port.type not in _TYPES:

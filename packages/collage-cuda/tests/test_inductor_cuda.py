@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collage._errors import TargetError, Unsupported
 from collage.target import Target
 from collage.testing._toolchain_case import _reference
 from collage.testing._toolchain_kernels import COMMON, KernelCase
-from collage.toolchains import DeviceKernel, LoadOptions
-from collage.toolchains.torch import cuda_support
-from collage.toolchains.torch.inductor.toolchain import InductorToolchain
+from collage.toolchains import DeviceKernel, LoadOptions, TargetError, Unsupported
+from collage_cuda import cuda_support
+from collage_cuda.inductor import InductorOnCuda
 
 pytest.importorskip("torch")
 TARGET = Target.parse("cuda -compiler=inductor")
@@ -30,10 +29,10 @@ def processor_as_device(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["conv_relu", "attention", "split"])
 def test_packages_are_right_and_leave_nothing_behind(name: str, tmp_path: Path) -> None:
     case = next(case for case in COMMON if case.name == name)
-    compiled = InductorToolchain().compile(case.model(), TARGET, tmp_path)
+    compiled = InductorOnCuda().compile(case.model(), TARGET, tmp_path)
     assert compiled.files == (f"{name}.inductor.pt2",)
     assert [path.name for path in tmp_path.iterdir()] == list(compiled.files)
-    loaded = InductorToolchain().load(compiled, TARGET, tmp_path, LoadOptions())
+    loaded = InductorOnCuda().load(compiled, TARGET, tmp_path, LoadOptions())
     assert isinstance(loaded, DeviceKernel) and loaded.capturable
     for y, wanted in zip(loaded(case.inputs), _reference(case.model(), case.inputs), strict=True):
         np.testing.assert_allclose(y, wanted, rtol=0, atol=1e-4)
@@ -41,17 +40,17 @@ def test_packages_are_right_and_leave_nothing_behind(name: str, tmp_path: Path) 
 
 @pytest.mark.skipif(isinstance(cuda_support.find_gpu(), cuda_support.Gpu), reason="there is a device")
 def test_without_a_device_it_says_so(tmp_path: Path) -> None:
-    found = InductorToolchain().availability_of(TARGET)
+    found = InductorOnCuda().availability_of(TARGET)
     assert not found.available and found.reason and found.remedy
     with pytest.raises(Unsupported, match="driver"):
-        InductorToolchain().compile(COMMON[0].model(), TARGET, tmp_path)
+        InductorOnCuda().compile(COMMON[0].model(), TARGET, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("text", ["cuda -compiler=inductor -threads=2", "llvm -compiler=inductor -autotune=1"])
 def test_options_are_of_their_kind(text: str, tmp_path: Path) -> None:
     with pytest.raises(TargetError):
-        InductorToolchain().compile(COMMON[0].model(), Target.parse(text), tmp_path)
+        InductorOnCuda().compile(COMMON[0].model(), Target.parse(text), tmp_path)
 
 
 @pytest.mark.parametrize("case", COMMON, ids=lambda case: case.name)

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collage._errors import Unsupported
-from collage.toolchains._base import ToolchainBase
-from collage.toolchains._contract import Availability, Compiled, LoadOptions, PatternEntry, Support
-from collage.toolchains.cuda.cutlass_source import ACTIVATIONS, Build, find_headers, find_nvcc, tilings
+from collage.toolchains import Availability, Compiled, LoadOptions, PatternEntry, Support, Unsupported
 from collage.toolchains.sdk.model_files import check_options, elem_type, kernel_name, save_kernel
-from collage.toolchains.torch import cuda_support
-from collage.toolchains.torch.cuda_library import try_on_zeros
-from collage.toolchains.torch.linear_group import Linear, find_linear
+from collage_cuda import cuda_support
+from collage_cuda.cuda_library import try_on_zeros
+from collage_cuda.cutlass_source import ACTIVATIONS, Build, find_headers, find_nvcc, tilings
+from collage_cuda.linear_group import Linear, find_linear
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel, OptionValues
+    from collage.toolchains import Kernel, OptionValues
 
 __all__ = ["CutlassToolchain"]
 
@@ -36,7 +33,7 @@ _OPERATORS = frozenset(("MatMul", "Gemm", "Add", "Relu", "Gelu"))
 _TRIALS = 3
 
 
-class CutlassToolchain(ToolchainBase):
+class CutlassToolchain(cuda_support.CudaToolchain):
     """Compiles products with CUTLASS."""
 
     name = "cutlass"
@@ -54,10 +51,6 @@ class CutlassToolchain(ToolchainBase):
         elif find_nvcc() is None:
             missing = cuda_support.Absence("no nvcc, which compiles its kernels", "install the CUDA toolkit")
         return cuda_support.cuda_availability(version, f"nvidia-cutlass {version}", missing, reduced=_PRECISIONS[1:])
-
-    def ran_on(self, target: Target) -> str | None:
-        """Return the device on which its tests have passed."""
-        return cuda_support.ran_on(str(replace(target, options=())))
 
     def pattern_table(self) -> Sequence[PatternEntry]:
         """Products with constant weights, and the operators of their epilogue."""

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from collage.toolchains._contract import PatternEntry
-from collage.toolchains.torch.cuda_library import TorchCudaLibrary
-from collage.toolchains.torch.linear_group import constant_of, only_user
+from collage.toolchains import PatternEntry
+from collage_cuda.cuda_library import TorchCudaLibrary
+from collage_cuda.linear_group import constant_of, only_user
 
 if TYPE_CHECKING:
     import onnx_ir as ir

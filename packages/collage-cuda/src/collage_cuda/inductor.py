@@ -6,32 +6,80 @@ Products and convolutions are chosen between Triton and the libraries by measuri
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collage._errors import CollageError, CompileError, Unsupported
-from collage.toolchains._contract import Availability, Compiled
-from collage.toolchains.sdk.model_files import check_options, elem_type, kernel_name, one_line
-from collage.toolchains.torch import cuda_support
-from collage.toolchains.torch.cuda_library import try_on_zeros
+from collage.toolchains import Availability, CollageError, Compiled, CompileError, LoadOptions, Unsupported
+from collage.toolchains.sdk.model_files import check_options, elem_type, one_line
+from collage.toolchains.torch.inductor.toolchain import InductorToolchain
+from collage_cuda import cuda_support
+from collage_cuda.cuda_library import try_on_zeros
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel, OptionValues
+    from collage.toolchains import Kernel, OptionValues
     from collage.toolchains.torch.ops import Program
 
-__all__ = ["OPTIONS", "availability", "compile_kernel", "load_kernel"]
+__all__ = ["InductorOnCuda"]
 
 _PRECISIONS = ("f32", "tf32")
-OPTIONS: OptionValues = {"precision": _PRECISIONS, "autotune": ("0", "1")}
+_OPTIONS: OptionValues = {"precision": _PRECISIONS, "autotune": ("0", "1")}
 
 
-def availability(found: Availability) -> Availability:
+class InductorOnCuda(cuda_support.CudaToolchain, InductorToolchain):
+    """Compiles kernels with AOTInductor for the CPU and for CUDA."""
+
+    targets = (*InductorToolchain.targets, "cuda -compiler=inductor")
+    options = InductorToolchain.options | {
+        "precision": "on CUDA: f32, or tf32: products of 10-bit mantissas, added up in f32 (default f32)",
+        "autotune": "on CUDA: 1 to choose products and convolutions by measuring, which takes minutes (default 0)",
+    }
+
+    def availability_of(self, target: Target) -> Availability:
+        """Return the availability; on CUDA it depends on the device, a CUDA build of torch, and Triton."""
+        found = self.availability()
+        return _availability(found) if target.kind == "cuda" else found
+
+    def option_values(self, target: Target) -> OptionValues:
+        """Return the values that each option takes."""
+        return _OPTIONS if target.kind == "cuda" else super().option_values(target)
+
+    def build(self, program: Program, kernel: ir.Model, target: Target, stem: Path, draft: Path) -> Compiled:
+        """Compile a program; for CUDA it is exported on the device, and compiled to a package.
+
+        Raises:
+            Unsupported: There is no device, or it does not take the kernel.
+            CompileError: Inductor failed.
+        """
+        if target.kind != "cuda":
+            return super().build(program, kernel, target, stem, draft)
+        cuda_support.require_gpu()
+        device = cuda_support.cuda_device()
+        program.place(device.name)
+        with cuda_support.settings(target.option("precision") == "tf32"):
+            package = _build(program, kernel, draft, device.name, target.option("autotune") == "1")
+        final = stem.with_name(f"{stem.name}.pt2")
+        package.replace(final)
+        inputs = tuple(str(value.name) for value in kernel.graph.inputs)
+        outputs = tuple(str(value.name) for value in kernel.graph.outputs)
+        compiled = Compiled(self.name, str(target), (final.name,), inputs, outputs, metadata={"package": final.name})
+        try_on_zeros(self.load(compiled, target, final.parent, LoadOptions()), kernel, self.name)
+        return compiled
+
+    def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
+        """Load the library, or the package."""
+        if target.kind != "cuda":
+            return super().load(compiled, target, workspace, options)
+        check_options(target, _OPTIONS)
+        device = cuda_support.cuda_device()
+        package = _Package(workspace / compiled.metadata["package"])
+        return cuda_support.CudaKernel(package, device, tf32=target.option("precision") == "tf32")
+
+
+def _availability(found: Availability) -> Availability:
     """Return if Inductor, which was found for the processor, can also compile for the device."""
     missing = None
     triton = cuda_support.package_version("triton")
@@ -44,42 +92,6 @@ def availability(found: Availability) -> Availability:
     return cuda_support.cuda_availability(
         found.version, f"{found.build}, triton {triton}", missing, reduced=_PRECISIONS[1:]
     )
-
-
-def compile_kernel(kernel: ir.Model, program: Program, target: Target, workspace: Path) -> Compiled:
-    """Export a kernel's program on the device and compile it to a package.
-
-    Raises:
-        Unsupported: There is no device, or it does not take the kernel.
-        CompileError: Inductor failed.
-    """
-    check_options(target, OPTIONS)
-    cuda_support.require_gpu()
-    device = cuda_support.cuda_device()
-    name = kernel_name(kernel)
-    draft = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=workspace))
-    try:
-        program.place(device.name)
-        with cuda_support.settings(target.option("precision") == "tf32"):
-            package = _build(program, kernel, draft, device.name, target.option("autotune") == "1")
-        options = "".join(f".{option}={value}" for option, value in target.options)
-        final = workspace / f"{name}.inductor{options}.pt2"
-        package.replace(final)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    inputs = tuple(str(value.name) for value in kernel.graph.inputs)
-    outputs = tuple(str(value.name) for value in kernel.graph.outputs)
-    compiled = Compiled("inductor", str(target), (final.name,), inputs, outputs, metadata={"package": final.name})
-    try_on_zeros(load_kernel(compiled, target, workspace), kernel, "inductor")
-    return compiled
-
-
-def load_kernel(compiled: Compiled, target: Target, workspace: Path) -> Kernel:
-    """Load a package."""
-    check_options(target, OPTIONS)
-    device = cuda_support.cuda_device()
-    package = _Package(workspace / compiled.metadata["package"])
-    return cuda_support.CudaKernel(package, device, tf32=target.option("precision") == "tf32")
 
 
 class _Package:

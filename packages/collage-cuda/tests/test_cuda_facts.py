@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from collage import CollageError
 from collage.inspection import describe_targets
 from collage.target import Target
+from collage.testing._toolchain_kernels import COMMON
 from collage.toolchains import choose_menu, registry
-from collage.toolchains.torch import cuda_support
+from collage_cuda import cuda_support
+from collage_cuda.inductor import InductorOnCuda
+from collage_cuda.onnxruntime import OnnxRuntimeOnCuda
+from collage_cuda.tvm import TvmOnCuda
 
 NO_GPU = pytest.mark.skipif(isinstance(cuda_support.find_gpu(), cuda_support.Gpu), reason="there is a device")
 STEMS = {
@@ -88,3 +94,25 @@ def test_a_driver_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> Non
     finally:
         cuda_support.find_gpu.cache_clear()
     assert isinstance(found, cuda_support.Absence) and "cuInit returned 100" in found.reason
+
+
+def test_a_provider_that_is_missing_is_named(tmp_path: Path) -> None:
+    toolchain, target = OnnxRuntimeOnCuda(), Target.parse("cuda -compiler=onnxruntime")
+    if toolchain.availability_of(target).available:
+        pytest.skip("it is there")
+    with pytest.raises(CollageError, match="CUDAExecutionProvider"):
+        toolchain.compile(COMMON[0].model(), target, tmp_path)
+
+
+def test_the_processor_is_served_as_by_the_classes_that_are_extended() -> None:
+    extended = [OnnxRuntimeOnCuda(), TvmOnCuda(), InductorOnCuda()]
+    assert [registry().factory(each.name)[0] for each in extended] == [
+        f"{type(each).__module__}:{type(each).__name__}" for each in extended
+    ]
+    for each in extended:
+        plain = type(each).__mro__[2]()
+        for stem in plain.targets:
+            target = Target.parse(stem)
+            assert each.option_values(target) == plain.option_values(target)
+            assert each.availability_of(target) == plain.availability_of(target)
+            assert each.ran_on(target) == plain.ran_on(target)

@@ -12,18 +12,17 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from collage._errors import Unsupported
 from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase, _load
 from collage.testing._toolchain_kernels import COMMON, SYMBOLIC, KernelCase, kernel
-from collage.toolchains import DeviceKernel
-from collage.toolchains.cuda.cublas import CublasToolchain
-from collage.toolchains.cuda.cudnn import CudnnToolchain
-from collage.toolchains.cuda.cutlass import CutlassToolchain
-from collage.toolchains.cuda.tensorrt import TensorRtToolchain
-from collage.toolchains.onnxruntime.toolchain import OnnxRuntimeToolchain
-from collage.toolchains.torch.inductor.toolchain import InductorToolchain
-from collage.toolchains.tvm.toolchain import TvmToolchain
+from collage.toolchains import DeviceKernel, Unsupported
+from collage_cuda.cublas import CublasToolchain
+from collage_cuda.cudnn import CudnnToolchain
+from collage_cuda.cutlass import CutlassToolchain
+from collage_cuda.inductor import InductorOnCuda
+from collage_cuda.onnxruntime import OnnxRuntimeOnCuda
+from collage_cuda.tensorrt import TensorRtToolchain
+from collage_cuda.tvm import TvmOnCuda
 
 
 class OnDevice:
@@ -107,12 +106,12 @@ class LibraryTestCase(OnDevice):
 
 
 class TestTvm(OnDevice, ToolchainTestCase):
-    toolchain, target, records = TvmToolchain(), "cuda", "cuda"
+    toolchain, target, records = TvmOnCuda(), "cuda", "cuda"
     refuses = frozenset({"dynamic_expand"})
 
 
 class TestOnnxRuntime(OnDevice, ToolchainTestCase):
-    toolchain, target, records = OnnxRuntimeToolchain(), "cuda -compiler=onnxruntime", "cuda -compiler=onnxruntime"
+    toolchain, target, records = OnnxRuntimeOnCuda(), "cuda -compiler=onnxruntime", "cuda -compiler=onnxruntime"
 
     def test_profile_names_nodes_of_the_kernel(self, parsed: Target, tmp_path: Path) -> None:
         """On a device its profiler reports launches, so that there is no profile."""
@@ -124,7 +123,7 @@ class TestOnnxRuntime(OnDevice, ToolchainTestCase):
 
 
 class TestInductor(OnDevice, ToolchainTestCase):
-    toolchain, target, records = InductorToolchain(), "cuda -compiler=inductor", "cuda -compiler=inductor"
+    toolchain, target, records = InductorOnCuda(), "cuda -compiler=inductor", "cuda -compiler=inductor"
     refuses = SYMBOLIC
 
 

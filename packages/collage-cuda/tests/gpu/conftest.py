@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collage.toolchains.torch import cuda_support
+from collage_cuda import cuda_support
 
 _HERE = Path(__file__).parent
 _FAILED: set[str] = set()

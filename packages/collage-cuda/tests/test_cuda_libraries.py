@@ -17,17 +17,16 @@ import onnx_ir as ir
 import pytest
 
 from collage import CollageError
-from collage._errors import Unsupported
 from collage.runtime import Step
 from collage.runtime._device_chain import executor_of
 from collage.target import HOST_TARGET, Target
 from collage.testing._toolchain_case import _reference
 from collage.testing._toolchain_kernels import COMMON, kernel
-from collage.toolchains import DeviceKernel, LoadOptions, registry
-from collage.toolchains.cuda.cublas import CublasToolchain
-from collage.toolchains.cuda.cudnn import CudnnToolchain
-from collage.toolchains.torch import cuda_support
-from collage.toolchains.torch.cuda_library import TorchCudaLibrary
+from collage.toolchains import DeviceKernel, LoadOptions, Unsupported, registry
+from collage_cuda import cuda_support
+from collage_cuda.cublas import CublasToolchain
+from collage_cuda.cuda_library import TorchCudaLibrary
+from collage_cuda.cudnn import CudnnToolchain
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collage._errors import Unsupported
 from collage.target import Target
 from collage.testing._toolchain_kernels import COMMON, kernel
-from collage.toolchains.cuda.cutlass import CutlassToolchain
-from collage.toolchains.cuda.cutlass_source import Build, find_headers, find_nvcc
-from collage.toolchains.torch import cuda_support
+from collage.toolchains import Unsupported
+from collage_cuda import cuda_support
+from collage_cuda.cutlass import CutlassToolchain
+from collage_cuda.cutlass_source import Build, find_headers, find_nvcc
 
 TOOLCHAIN = CutlassToolchain()
 TARGET = Target.parse("cuda -compiler=cutlass")

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collage._errors import TargetError, Unsupported
 from collage.target import Target
 from collage.testing._toolchain_kernels import COMMON, EDGES, KernelCase
-from collage.toolchains import LoadOptions
-from collage.toolchains.torch import cuda_support
-from collage.toolchains.tvm import cuda as tvm_cuda
+from collage.toolchains import LoadOptions, TargetError, TuningSession, Unsupported
 from collage.toolchains.tvm.kernels import import_kernel
-from collage.toolchains.tvm.toolchain import TvmToolchain
+from collage_cuda import cuda_support
+from collage_cuda import tvm as tvm_cuda
+from collage_cuda.tvm import TvmOnCuda
 
 tvm = pytest.importorskip("tvm")
 TARGET = Target.parse("cuda -arch=sm_90")
@@ -86,7 +85,7 @@ def test_tensors_of_length_one_are_compact(shape: tuple[int, ...]) -> None:
 
 
 def test_a_library_is_written_for_an_architecture_that_is_not_here(tmp_path: Path) -> None:
-    compiled = TvmToolchain().compile(COMMON[0].model(), TARGET, tmp_path)
+    compiled = TvmOnCuda().compile(COMMON[0].model(), TARGET, tmp_path)
     assert compiled.files == ("conv_relu.cuda.arch=sm_90.so",)
     assert [path.name for path in tmp_path.iterdir()] == list(compiled.files)
 
@@ -94,16 +93,23 @@ def test_a_library_is_written_for_an_architecture_that_is_not_here(tmp_path: Pat
 def test_the_architecture_is_checked(tmp_path: Path) -> None:
     for text in ("cuda -arch=ninety", "cuda -threads=2", "llvm -arch=sm_90"):
         with pytest.raises(TargetError):
-            TvmToolchain().compile(COMMON[0].model(), Target.parse(text), tmp_path)
+            TvmOnCuda().compile(COMMON[0].model(), Target.parse(text), tmp_path)
 
 
 @pytest.mark.skipif(isinstance(cuda_support.find_gpu(), cuda_support.Gpu), reason="there is a device")
 def test_without_a_device_it_says_so(tmp_path: Path) -> None:
-    found = TvmToolchain().availability_of(Target.parse("cuda"))
+    found = TvmOnCuda().availability_of(Target.parse("cuda"))
     assert not found.available and found.reason and found.remedy
-    assert TvmToolchain().availability().available
+    assert TvmOnCuda().availability().available
     with pytest.raises(Unsupported, match="driver"):
-        TvmToolchain().compile(COMMON[0].model(), Target.parse("cuda"), tmp_path)
-    compiled = TvmToolchain().compile(COMMON[0].model(), TARGET, tmp_path)
+        TvmOnCuda().compile(COMMON[0].model(), Target.parse("cuda"), tmp_path)
+    compiled = TvmOnCuda().compile(COMMON[0].model(), TARGET, tmp_path)
     with pytest.raises(Unsupported, match="driver"):
-        TvmToolchain().load(compiled, TARGET, tmp_path, LoadOptions())
+        TvmOnCuda().load(compiled, TARGET, tmp_path, LoadOptions())
+
+
+def test_nothing_is_tuned(tmp_path: Path) -> None:
+    model = COMMON[0].model()
+    assert TvmOnCuda().tuning_workloads(model, Target.parse("cuda"), tmp_path) == ()
+    with pytest.raises(TargetError, match="trials"):
+        TvmOnCuda().tune(model, Target.parse("cuda -trials=2 -seed=1"), tmp_path, TuningSession(1.0))
