@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,30 @@ import onnx
 import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
+from tests.toolchain import test_import_probe, test_threads
 from tests.toolchain.test_contrib_ops import ENCODER, NORMALISED, with_weights
 from tests.toolchain.test_odd_nodes import nodes
 
 from collage.target import Target
 from collage.testing import executable_of
 from collage.toolchains import registry, revision_of, support_for
+from collage.toolchains.sdk import import_probe
 from collage.transform import InferType
 
 PACKAGES = sorted(path.parent for path in Path(__file__).parents[1].glob("*/pyproject.toml"))
 PUBLIC = ("collage", "collage.graph", "collage.pattern", "collage.system.forks", "collage.target", "collage.toolchains")
 """Modules of Collage that packages may use, and those below ``collage.toolchains.sdk`` and ``collage.pattern``."""
-EXTENDED = {"collage-cuda": ("collage.toolchains.",)}
+EXTENDED = {
+    "collage-cuda": ("collage.toolchains.onnxruntime.toolchain", "collage.toolchains.tvm."),
+    "collage-extern": ("collage.toolchains.tvm.",),
+}
 """Packages that extend or drive a toolchain of Collage's own, and its modules."""
-NAMES = ("iree",)
+NAMES = ("extern", "inductor", "iree", "onednn")
+
+
+def _slow_where_it_is(names: Iterable[str]) -> list[Any]:
+    """Inductor builds for a minute. `extern` is TVM and oneDNN, which are tried by themselves."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in ("extern", "inductor") else name for name in names]
 
 
 def usable(name: str) -> Any:
@@ -73,7 +84,7 @@ def test_an_answer_to_attributes_of_any_type(name: str) -> None:
             assert answer.ok is (answer.reason is None)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", _slow_where_it_is(NAMES))
 @pytest.mark.parametrize("model", [ENCODER, NORMALISED], ids=["encoder", "normalised"])
 def test_contributed_operators_are_right(model: onnx.ModelProto, name: str) -> None:
     usable(name)
@@ -89,6 +100,22 @@ def test_contributed_operators_are_taken_one_by_one(name: str) -> None:
     for model in (ENCODER, NORMALISED):
         for node in InferType()(ir.from_proto(with_weights(model))).graph:
             assert support_for(toolchain, node, target).ok, node.op_type
+
+
+@pytest.mark.parametrize("how", test_import_probe.BROKEN)
+@pytest.mark.parametrize(("name", "package"), [("extern", "tvm"), ("inductor", "torch"), ("onednn", "torch")])
+def test_a_broken_package_is_not_usable(
+    name: str, package: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(package)
+    monkeypatch.setattr(import_probe, "_failures", {})
+    test_import_probe.test_a_broken_package_is_not_usable(registry().get(name), package, how, tmp_path, monkeypatch)
+
+
+@pytest.mark.skipif(len(test_threads.PROCESSORS) < 2, reason="there is one processor")
+@pytest.mark.parametrize("name", _slow_where_it_is(["extern", "onednn"]))
+def test_helpers_stay_off_their_callers_processor(name: str, tmp_path: Path) -> None:
+    test_threads.test_a_helper_stays_off_its_callers_processor_and_rests_between_runs(name, tmp_path)
 
 
 def test_every_toolchain_has_a_revision_of_its_own() -> None:

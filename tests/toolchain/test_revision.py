@@ -117,8 +117,7 @@ def _revisions() -> dict[str, str]:
     [
         ("openvino/known_wrong.py", {"openvino"}),
         ("onnxruntime/toolchain.py", {"onnxruntime", "host"}),
-        ("tvm/tile_schedules.py", {"tvm", "extern"}),
-        ("torch/ops/_reduce.py", {"inductor", "onednn", "extern", "tvm"}),
+        ("tvm/tile_schedules.py", {"tvm"}),
     ],
 )
 def test_code_of_one_toolchain_is_not_that_of_others(shared: Path, file: str, driven: set[str]) -> None:

@@ -58,7 +58,7 @@ def test_the_table_of_torch_calls_stays_on_the_device(case: KernelCase) -> None:
     """On the device without data, torch refuses tensors of another; results would be of the processor if one was made there."""
     import torch
 
-    from collage.toolchains.torch.ops import Program
+    from collage_torch.ops import Program
 
     program = Program(case.model())
     program.place("meta")

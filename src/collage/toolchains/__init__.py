@@ -42,7 +42,6 @@ from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES, aligned_bytes
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, importing_here
 from collage.toolchains.sdk.model_files import check_options, kernel_name, load_threads, save_kernel
 from collage.toolchains.sdk.thread_affinity import HelperThreads, own_threads, started_meanwhile
-from collage.toolchains.tvm.extern.functions import BoundFunction, ExternFunction, ExternLibrary, extern_libraries
 
 if TYPE_CHECKING:
     from collage.toolchains._contract import Tensor as Tensor
@@ -54,14 +53,11 @@ __all__ = [
     "TUNED",
     "AllocatingKernel",
     "Availability",
-    "BoundFunction",
     "CollageError",
     "CompileError",
     "Compiled",
     "Device",
     "DeviceKernel",
-    "ExternFunction",
-    "ExternLibrary",
     "HelperThreads",
     "InPlaceKernel",
     "Kernel",
@@ -88,7 +84,6 @@ __all__ = [
     "check_options",
     "choose_menu",
     "compile_for",
-    "extern_libraries",
     "importing_here",
     "kernel_for",
     "kernel_name",

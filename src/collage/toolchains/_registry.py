@@ -20,7 +20,11 @@ from collage.toolchains.sdk.model_files import check_options
 __all__ = ["GROUP", "Registry", "option_values", "registry"]
 
 # A toolchain of these that is not installed is named in messages by the extra that installs it.
-_EXTRAS = {"iree": "iree", **dict.fromkeys(("cublas", "cudnn", "cutlass", "tensorrt"), "cuda")}
+_EXTRAS = {
+    "iree": "iree",
+    **dict.fromkeys(("extern", "inductor", "onednn"), "torch"),
+    **dict.fromkeys(("cublas", "cudnn", "cutlass", "tensorrt"), "cuda"),
+}
 _EXTRAS_OF_KINDS = {"cuda": "cuda"}
 
 _METHODS = {

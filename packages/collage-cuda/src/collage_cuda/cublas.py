@@ -17,7 +17,7 @@ from collage_cuda.linear_group import find_linear
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from collage.toolchains.torch.ops import Fused
+    from collage_torch.ops import Fused
 
 __all__ = ["CublasToolchain"]
 
@@ -90,7 +90,7 @@ class _Linear:
 def _group(node: ir.Node, device: str, precision: str) -> Fused | None:
     import torch
 
-    from collage.toolchains.torch.ops import Fused
+    from collage_torch.ops import Fused
 
     linear = find_linear(node, _ACTIVATIONS)
     if linear is None or (linear.b is None and not linear.activation):
@@ -107,7 +107,7 @@ def _group(node: ir.Node, device: str, precision: str) -> Fused | None:
 def _plain_product(node: ir.Node, precision: str) -> Callable[..., Any]:
     import torch
 
-    from collage.toolchains.torch.ops import OPS, Call
+    from collage_torch.ops import OPS, Call
 
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     call, function = Call(node.op_type, 21, attributes, 1), OPS[node.op_type].function

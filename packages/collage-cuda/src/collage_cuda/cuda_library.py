@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from collage.target import Target
     from collage.toolchains import Kernel, OptionValues, Tensor
-    from collage.toolchains.torch.ops import Fused
+    from collage_torch.ops import Fused
 
 __all__ = ["PRECISIONS", "TorchCudaLibrary", "try_on_zeros"]
 
@@ -105,7 +105,7 @@ class TorchCudaLibrary(cuda_support.CudaToolchain):
         return cuda_support.CudaKernel(program, device, tf32=precision == "tf32")
 
     def _program(self, model: ir.Model, device: str, precision: str) -> Any:
-        from collage.toolchains.torch.ops import Program
+        from collage_torch.ops import Program
 
         groups = self.find_groups(model.graph, device, precision)
         taken = {node for group in groups for node in group.nodes}

@@ -245,7 +245,7 @@ class TorchDevice:
 
     def upload(self, x: Tensor) -> Any:
         """A tensor with an array's values."""
-        from collage.toolchains.torch.ops import from_array
+        from collage_torch.ops import from_array
 
         return from_array(np.asarray(x, order="C")).to(self.name)
 
@@ -260,7 +260,7 @@ class TorchDevice:
         Raises:
             ValueError: The shapes differ.
         """
-        from collage.toolchains.torch.ops import from_array
+        from collage_torch.ops import from_array
 
         if tuple(tensor.shape) != tuple(x.shape):
             raise ValueError(f"the shape {list(x.shape)} is not {list(tensor.shape)}")
@@ -273,7 +273,7 @@ class TorchDevice:
 
     def views(self, model: ir.Model) -> CudaKernel:
         """Views of tensors that stay on the device, through torch's calls for them."""
-        from collage.toolchains.torch.ops import Program
+        from collage_torch.ops import Program
 
         program = Program(model)
         program.place(self.name)

@@ -22,7 +22,7 @@ from collage_cuda.linear_group import constant_of, only_user
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from collage.toolchains.torch.ops import Fused
+    from collage_torch.ops import Fused
 
 __all__ = ["CudnnToolchain"]
 
@@ -63,7 +63,7 @@ class CudnnToolchain(TorchCudaLibrary):
 
 
 def _group(node: ir.Node, device: str, precision: str) -> Fused | None:
-    from collage.toolchains.torch.ops import Fused
+    from collage_torch.ops import Fused
 
     w, b = (constant_of(node.inputs[i]) if i < len(node.inputs) else None for i in (1, 2))
     given = len(node.inputs) > 2 and node.inputs[2] is not None
@@ -115,8 +115,8 @@ class _Geometry:
 
 
 def _geometry(node: ir.Node, w: Any) -> _Geometry | None:
-    from collage.toolchains.torch.ops import Call
-    from collage.toolchains.torch.ops._neural import Window
+    from collage_torch.ops import Call
+    from collage_torch.ops._neural import Window
 
     attributes = {name: _plain(attribute.value) for name, attribute in node.attributes.items()}
     call = Call(node.op_type, 21, attributes, 1)

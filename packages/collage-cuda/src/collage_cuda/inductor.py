@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from collage.toolchains import Availability, CollageError, Compiled, CompileError, LoadOptions, Unsupported
 from collage.toolchains.sdk.model_files import check_options, elem_type, one_line
-from collage.toolchains.torch.inductor.toolchain import InductorToolchain
 from collage_cuda import cuda_support
 from collage_cuda.cuda_library import try_on_zeros
+from collage_torch.inductor.toolchain import InductorToolchain
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
     from collage.toolchains import Kernel, OptionValues
-    from collage.toolchains.torch.ops import Program
+    from collage_torch.ops import Program
 
 __all__ = ["InductorOnCuda"]
 
@@ -115,7 +115,7 @@ def _build(program: Program, kernel: ir.Model, draft: Path, device: str, autotun
     import torch
     import torch._inductor as inductor
 
-    from collage.toolchains.torch.inductor.compiler import caches_in, quiet_compiler
+    from collage_torch.inductor.compiler import caches_in, quiet_compiler
 
     examples = tuple(_zeros(value, device) for value in kernel.graph.inputs)
     choices = {
@@ -140,7 +140,7 @@ def _build(program: Program, kernel: ir.Model, draft: Path, device: str, autotun
 def _zeros(value: ir.Value, device: str) -> Any:
     import torch
 
-    from collage.toolchains.torch.ops import torch_dtype
+    from collage_torch.ops import torch_dtype
 
     dtype = elem_type(value)
     if dtype is None or value.shape is None or not all(isinstance(size, int) for size in value.shape):

@@ -80,7 +80,7 @@ def _bias(value: ir.Value | None, width: int) -> np.ndarray[Any, Any] | None:
 
 def constant_of(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
     """The values of a constant, None if it is none."""
-    from collage.toolchains.torch.ops import constant_array
+    from collage_torch.ops import constant_array
 
     if value is None or value.const_value is None:
         return None
