@@ -17,6 +17,7 @@ from collage.toolchains.sdk.model_files import check_options, kernel_name, load_
 from collage.toolchains.tvm.kernels import (
     LEVELS,
     MachineKernel,
+    add_threads,
     build_library,
     context,
     import_kernel,
@@ -26,7 +27,6 @@ from collage.toolchains.tvm.kernels import (
 )
 from collage.toolchains.tvm.known_wrong import support
 from collage.toolchains.tvm.runtime_library import loading_availability
-from collage.toolchains.tvm.threads import set_habits, use_threads
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -81,13 +81,13 @@ class TvmToolchain(ToolchainBase):
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
         facts = machine_facts(kernel.graph, lent)
-        return Compiled(self.name, str(target), (library.name,), inputs, outputs, metadata=facts)
+        files = (library.name, add_threads(workspace))
+        return Compiled(self.name, str(target), files, inputs, outputs, metadata=facts)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Load the library into a virtual machine of Relax."""
         check_options(target, _OPTIONS)
-        set_habits(options.exclusive)
-        return MachineKernel(workspace / compiled.files[0], compiled, load_threads(target, options) or usable_cores())
+        return MachineKernel(workspace, compiled, load_threads(target, options) or usable_cores(), options.exclusive)
 
     def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
         """Its loop nests with a reduction, whose tiles are guessed unless they are tuned."""
@@ -96,12 +96,11 @@ class TvmToolchain(ToolchainBase):
     def tune(self, kernel: ir.Model, target: Target, workspace: Path, session: TuningSession) -> Mapping[str, str]:
         """Measures schedules of every loop nest that is not known, within equal parts of the time."""
         check_options(target, self.option_values(target))
-        from collage.toolchains.tvm.metaschedule import tune_all
+        from collage.toolchains.tvm.metaschedule import tune_all, use_tvm_threads
 
         with session.building():
             tunable = _tunable(kernel, target, workspace)
-        set_habits(exclusive=False)
-        use_threads(load_threads(target, LoadOptions(session.threads)) or usable_cores())
+        use_tvm_threads(load_threads(target, LoadOptions(session.threads)) or usable_cores())
         trials, seed = int(target.option("trials") or "1"), int(target.option("seed") or "0")
         return tune_all(tunable, tvm_target(target), trials, seed, session)
 
