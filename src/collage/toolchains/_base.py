@@ -118,6 +118,11 @@ class ToolchainBase:
     on_default_menu = True
     reads_contributed = False
 
+    @property
+    def reserves_address_space(self) -> bool:
+        """True if a process for it may reserve far more addresses than it uses, as drivers of devices do."""
+        return False
+
     def availability_of(self, target: Target) -> Availability:
         """Return the availability for one target. It is the same for all, unless the toolchain serves several kinds of device."""
         return self.availability()
