@@ -91,10 +91,10 @@ def _pair(data: Any) -> tuple[int, int]:
 
 def unchecked(compiled: Compiled) -> Compiled:
     """Return the record of a kernel as its toolchain made it: with the outputs that only checks read."""
-    told = compiled.metadata.get(INDEX_CHECKS)
-    if not told:
+    content = compiled.metadata.get(INDEX_CHECKS)
+    if not content:
         return compiled
-    return replace(compiled, outputs=(*compiled.outputs, *map(str, told["outputs"])))
+    return replace(compiled, outputs=(*compiled.outputs, *map(str, content["outputs"])))
 
 
 def checked_kernel(kernel: Kernel, compiled: Compiled) -> Kernel:
@@ -104,12 +104,12 @@ def checked_kernel(kernel: Kernel, compiled: Compiled) -> Kernel:
         kernel: The kernel as its toolchain loads it.
         compiled: The record of the compiled kernel.
     """
-    told = compiled.metadata.get(INDEX_CHECKS)
-    if not told:
+    content = compiled.metadata.get(INDEX_CHECKS)
+    if not content:
         return kernel
-    checks = [IndexCheck.from_json(each) for each in told["checks"]]
+    checks = [IndexCheck.from_json(each) for each in content["checks"]]
     kind = _CheckedDeviceKernel if isinstance(kernel, DeviceKernel) else _CheckedKernel
-    return kind(kernel, compiled, checks, len(told["outputs"]))
+    return kind(kernel, compiled, checks, len(content["outputs"]))
 
 
 class _CheckedKernel:
@@ -191,14 +191,14 @@ def _check(check: IndexCheck, names: Sequence[str], inputs: int) -> _Check:
     """Return the function of a check: one look at all indices together where their length is a number."""
 
     def lengths(values: Sequence[Tensor]) -> list[int]:
-        found = []
+        sizes = []
         for n in check.lengths:
             if isinstance(n, int):
-                found.append(n)
+                sizes.append(n)
             else:
                 value = values[n[0]]
-                found.append(int(value.shape[n[1]] if n[0] < inputs else value[n[1]]))
-        return found
+                sizes.append(int(value.shape[n[1]] if n[0] < inputs else value[n[1]]))
+        return sizes
 
     def exactly(values: Sequence[Tensor]) -> None:
         for entry, length in enumerate(lengths(values)):
@@ -213,10 +213,10 @@ def _check(check: IndexCheck, names: Sequence[str], inputs: int) -> _Check:
             if low <= high and not least <= low <= high <= largest:
                 raise _beyond(check, name, high if low >= least else low, least, largest)
 
-    known = [n for n in check.lengths if isinstance(n, int)]
-    if not isinstance(check.index, int) or len(known) < len(check.lengths):
+    numbers = [n for n in check.lengths if isinstance(n, int)]
+    if not isinstance(check.index, int) or len(numbers) < len(check.lengths):
         return exactly
-    position, most = check.index, min(known) - (not check.is_count)
+    position, most = check.index, min(numbers) - (not check.is_count)
 
     def quickly(values: Sequence[Tensor]) -> None:
         x = values[position]

@@ -18,12 +18,12 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import Unsupported
-from collage.graph import NameSupply, constant_tensor, copy_model
+from collage.graph import NameSupply, bodies, constant_tensor, copy_model
 from collage.toolchains._checked_kernel import IndexCheck, Length
 from collage.toolchains.sdk.integer_bounds import Bounds, IntegerBounds
-from collage.toolchains.sdk.model_files import elem_type, values_of
+from collage.toolchains.sdk.model_files import elem_type, refuse_operators, values_of
 
-__all__ = ["with_index_checks"]
+__all__ = ["refusal", "with_index_checks"]
 
 
 class _Takes(NamedTuple):
@@ -70,6 +70,14 @@ _REFUSED: Mapping[str, int] = {
     **{"EmbedLayerNormalization": 0, "GatherBlockQuantized": 1, "GroupQueryAttention": 5, "SequenceAt": 1},
 }
 """Operators whose indices cannot be checked in this way, and the places of these. Few toolchains take any of them."""
+_PARAMETERS: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(
+        ("CumSum", "Expand", "OneHot", "Pad", "Split", "Squeeze", "Tile", "TopK", "Trilu", "Unsqueeze"), (1,)
+    ),
+    **{"AffineGrid": (1,), "CenterCropPad": (1,), "Col2Im": (1, 2), "ConstantOfShape": (0,), "Range": (0, 1, 2)},
+    **{"Resize": (2, 3), "Slice": (3, 4)},
+}
+"""Operands that are sizes, axes or steps. Toolchains compute anything, or end the process, if these make no sense."""
 _ONNX = ("", "ai.onnx", "ai.onnx.ml")
 _MOVES = frozenset({"Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators that leave the elements of their first operand as they are."""
@@ -141,9 +149,44 @@ def with_index_checks(kernel: ir.Model) -> CheckedModel:
     return CheckedModel(kernel, tuple(dict.fromkeys(checks)), writer.outputs, added)
 
 
+def refusal(node: ir.Node) -> str | None:
+    """Return the reason why an operator takes what cannot be checked: indices, sizes or axes; None if it does not.
+
+    Sizes are trusted if they follow from lengths of tensors and from constants alone.
+    """
+    refused = _REFUSED.get(node.op_type)
+    if refused is not None and _varies(node, refused):
+        return f"the toolchain does not check the indices that {_shown(node)} takes"
+    if node.domain not in _ONNX:
+        is_rotary = node.op_type == "RotaryEmbedding"
+        return f"the toolchain does not check the positions that {_shown(node)} takes" if is_rotary else None
+    places = (1,) if node.op_type.startswith("Reduce") else _PARAMETERS.get(node.op_type, ())
+    for place in places:
+        value = node.inputs[place] if len(node.inputs) > place else None
+        if value is not None and not _follows_from_lengths(value):
+            return f"the toolchain does not check the sizes, axes or steps that {_shown(node)} takes ({value.name!r})"
+    return None
+
+
+def _follows_from_lengths(value: ir.Value) -> bool:
+    open_, seen = [value], set[ir.Value]()
+    while open_:
+        each = open_.pop()
+        if each in seen or _constant(each) is not None:
+            continue
+        seen.add(each)
+        node = each.producer()
+        if node is None or any(True for _ in bodies(node)):
+            return False
+        if node.op_type not in ("Shape", "Size") or node.domain:
+            open_ += [x for x in node.inputs if x is not None]
+    return True
+
+
 def _uses(graph: ir.Graph) -> list[_Use]:
-    known = IntegerBounds(2**63 - 1, trusts_floats=False)
-    return [use for node in graph.all_nodes() for use in _of_node(node) if not _is_proven(use, known)]
+    refuse_operators(refusal, graph)
+    proofs = IntegerBounds(2**63 - 1, trusts_floats=False)
+    return [use for node in graph.all_nodes() for use in _of_node(node) if not _is_proven(use, proofs)]
 
 
 def _of_node(node: ir.Node) -> list[_Use]:
@@ -152,16 +195,11 @@ def _of_node(node: ir.Node) -> list[_Use]:
     Raises:
         Unsupported: They cannot be checked.
     """
-    refused = _REFUSED.get(node.op_type)
-    if refused is not None and _varies(node, refused):
-        raise Unsupported(f"the toolchain does not check the indices that {_shown(node)} takes")
     if node.domain not in _ONNX:
-        if node.op_type == "RotaryEmbedding":
-            raise Unsupported(f"the toolchain does not check the positions that {_shown(node)} takes")
         return []
     if node.op_type in _TAKES_POINTS:
         return [_points(node)]
-    found = []
+    uses = []
     for takes in _TAKES.get(node.op_type, ()):
         if len(node.inputs) > takes.indices and node.inputs[takes.indices] is not None:
             data = node.inputs[takes.data]
@@ -169,8 +207,8 @@ def _of_node(node: ir.Node) -> list[_Use]:
             lengths = _lengths(node, data, axis or 0, 1)
             if node.op_type in _ON_OTHER_AXES:
                 _refuse_longer(node, (axis or 0) % len(data.shape))  # type: ignore[union-attr, arg-type]
-            found.append(_Use(node, takes.indices, lengths, takes.counts_back, takes.is_count))
-    return found
+            uses.append(_Use(node, takes.indices, lengths, takes.counts_back, takes.is_count))
+    return uses
 
 
 def _points(node: ir.Node) -> _Use:
@@ -202,7 +240,7 @@ def _refuse_longer(node: ir.Node, axis: int) -> None:
             raise Unsupported(f"the indices of {_shown(node)} may be longer than the data")
 
 
-def _is_proven(use: _Use, known: IntegerBounds) -> bool:
+def _is_proven(use: _Use, proofs: IntegerBounds) -> bool:
     """Return True if all indices are in range, in every run.
 
     A tensor of a length that is not fixed has one element at least: the host runs what is given empty tensors.
@@ -218,7 +256,7 @@ def _is_proven(use: _Use, known: IntegerBounds) -> bool:
         if any(isinstance(n, int) for n in beyond):
             raise Unsupported(f"a constant index of {_shown(use.node)} is beyond its tensor")
         return not beyond
-    bounds = known.of(use.operand)
+    bounds = proofs.of(use.operand)
     shortest = min((n if isinstance(n, int) else 1 for n in use.lengths), default=1)
     return _is_within(use, bounds, shortest)
 
@@ -319,13 +357,15 @@ class _Writer:
         return self._output(self._shape(length.tensor)), length.axis
 
     def _output(self, value: ir.Value) -> int:
-        """Return the position of an output; it is a value under another name, since the value may be an output itself."""
         if value not in self._values:
-            output = ir.Value(name=self._names.fresh("index"), type=value.type, shape=value.shape)
-            node = ir.Node("", "Identity", [value], outputs=[output], name=str(output.name))
-            producer = value.producer()
-            assert producer is not None
-            self._graph.insert_after(producer, node)
+            output = value
+            # Under another name, since it may be an output itself.
+            if value not in self._shapes.values():
+                output = ir.Value(name=self._names.fresh("index"), type=value.type, shape=value.shape)
+                node = ir.Node("", "Identity", [value], outputs=[output], name=str(output.name))
+                producer = value.producer()
+                assert producer is not None
+                self._graph.insert_after(producer, node)
             self._graph.outputs.append(output)
             self._values[value] = len(self._inputs) + len(self.outputs)
             self.outputs.append(str(output.name))
@@ -349,7 +389,8 @@ class _Writer:
         key = use.operand, use.lengths, use.counts_back, use.is_count
         if key not in self._kept:
             dtype = elem_type(use.operand)
-            assert dtype is not None
+            if dtype is None:
+                raise Unsupported(f"the type of the indices of {_shown(use.node)} is not known")
             if all(isinstance(n, int) for n in use.lengths):
                 most = np.array(use.lengths, dtype.numpy()) - (not use.is_count)
                 least = -most - 1 if use.counts_back else np.zeros_like(most)

@@ -50,8 +50,8 @@ def _compile(toolchain: Toolchain, kernel: ir.Model, target: Target, workspace: 
     compiled = toolchain.compile(checked.model, target, workspace)
     if not checked.checks:
         return compiled
-    told = {"checks": [check.as_json() for check in checked.checks], "outputs": list(checked.outputs)}
-    metadata: dict[str, Any] = {**compiled.metadata, INDEX_CHECKS: told}
+    entry = {"checks": [check.as_json() for check in checked.checks], "outputs": list(checked.outputs)}
+    metadata: dict[str, Any] = {**compiled.metadata, INDEX_CHECKS: entry}
     if IN_FLOATS in metadata:
         metadata[IN_FLOATS] = [i - bisect_left(checked.added, i) for i in metadata[IN_FLOATS]]
     outputs = compiled.outputs[: len(compiled.outputs) - len(checked.outputs)]
@@ -82,6 +82,11 @@ def kernel_for(toolchain: Toolchain, kernel: ir.Model, target: Target) -> ir.Mod
 
 def support_for(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:
     """Return if a toolchain takes an operator, as it stands or as several of ONNX's own. Never raises."""
+    if not _checks_indices(toolchain, target):
+        from collage.toolchains._index_checks import refusal
+
+        if (reason := refusal(node)) is not None:
+            return Support(False, reason)
     support = toolchain.supports(node, target)
     if support.ok:
         return support
