@@ -28,6 +28,7 @@ from typing import Any
 from collage._errors import LimitNotMet, NothingCanRun, WrongAnswer
 from collage.compiler.accuracy_budget import judged, within_budget
 from collage.compiler.additive_error import additive_error
+from collage.compiler.as_today import as_today
 from collage.compiler.autotune import autotune, known_autotuned
 from collage.compiler.body_search import body_candidates, estimated_bodies
 from collage.compiler.candidates import collect, gather_specs
@@ -256,7 +257,11 @@ def find_plan(
         survey = with_variants(survey, session, database)
         result = given_plan(survey, session, database) if is_given else _plan(survey, session, database, told)
     if result.finals.recipe is None:
-        raise _nothing_finished(survey, result.finals)
+        error = _nothing_finished(survey, result.finals)
+        finals = as_today(survey, session, result.finals) if isinstance(error, WrongAnswer) else None
+        if finals is None:
+            raise error
+        result = CompileResult.unmeasured(finals)
     check_chosen(survey, session, result.finals)
     return survey, result
 

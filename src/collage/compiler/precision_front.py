@@ -17,7 +17,7 @@ from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
 from collage.graph import IndexSet, SubGraph
 from collage.measure.session import MeasureSession
-from collage.numerics.compare import REDUCED_TOLERANCE
+from collage.numerics.judge import REDUCED_TOLERANCE
 
 __all__ = ["BUDGETS", "find_front", "points"]
 

@@ -35,6 +35,7 @@ from collage.toolchains._contract import (
 from collage.toolchains._device import Device, DeviceKernel, Recording
 from collage.toolchains._registry import Registry, choose_menu, option_values, registry
 from collage.toolchains._revision import revision_of
+from collage.toolchains.onnxruntime.stepwise import Perturbation, StepwiseModel
 from collage.toolchains.onnxruntime.unoptimised import OriginalSession, UnoptimisedModel
 from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES, aligned_bytes, size_bytes
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, importing_here
@@ -65,9 +66,11 @@ __all__ = [
     "OptionValues",
     "OriginalSession",
     "PatternEntry",
+    "Perturbation",
     "Profiler",
     "Recording",
     "Registry",
+    "StepwiseModel",
     "Support",
     "Toolchain",
     "ToolchainBase",
