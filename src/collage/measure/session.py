@@ -19,11 +19,12 @@ from collage._errors import ToolchainError
 from collage.cost.outcome import Outcome, Status, failed
 from collage.cost.statistics import Summary, summarise, weighted_mean
 from collage.cost.workload_key import WorkloadKey, runtime_settings
+from collage.database import FactKind
 from collage.database.database import Database
 from collage.graph import structural_hash
 from collage.measure.arbiter import Arbiter
 from collage.measure.builder import Builds, Built
-from collage.measure.jobs import Counters, Job, batches
+from collage.measure.jobs import Counters, Job, batches, inner_targets
 from collage.measure.quarantine import Quarantined
 from collage.measure.sampling import SamplingPlan
 from collage.measure.worker_pool import Limits, WorkerPool
@@ -39,6 +40,7 @@ __all__ = ["MeasureSession"]
 _MIB = 1 << 20
 # The figure is for readers. On models that take longer, nothing depends on it.
 _NOISE_S = 5.0
+_NOISE: FactKind[Mapping[str, float]] = FactKind("noise", Mapping[str, float])
 _PATIENCE_S = 600.0
 """Longest wait for the timing of another machine. One that hangs delays others so long, and blocks none."""
 
@@ -78,7 +80,7 @@ class MeasureSession:
         workers: dict[str, Worker] | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._database = database
+        self.database = database
         self.workspace = workspace
         self.threads = threads
         self._remeasure = remeasure
@@ -141,7 +143,9 @@ class MeasureSession:
             kernel=job.structure,
             shapes=met[0][0] if len(met) == 1 else " | ".join(f"{weight:.6g} of {shapes}" for shapes, weight in met),
             target=str(job.target),
-            build=self.build_of(job.target),
+            build="; ".join(
+                dict.fromkeys(self.build_of(target) for target in (job.target, *inner_targets(job.kernel)))
+            ),
             machine=this_machine().fingerprint,
             threads=self.threads,
             context=job.context_bytes // _MIB,
@@ -202,7 +206,7 @@ class MeasureSession:
             return again
         best = min(first, again, key=lambda outcome: outcome.cost)
         self._session[key.digest] = best
-        self._database.record(key, best)
+        self.database.record(key, best)
         return best
 
     def recall(self, job: Job) -> Outcome | None:
@@ -368,16 +372,11 @@ class MeasureSession:
             return None
         names = [str(value.name) for value in model.graph.inputs if value.name in self.values]
         inputs = hashlib.sha256(b"".join(self.values.get(name).tobytes() for name in names)).hexdigest()
-        fact = {
-            "fact": "noise-1",
-            "model": structural_hash(model),
-            "inputs": inputs,
-            "host": self.build_of(HOST_TARGET),
-        }
-        if (told := self._database.local_fact(**fact)) is None:
+        fact = {"model": structural_hash(model), "inputs": inputs, "host": self.build_of(HOST_TARGET)}
+        if (told := self.database.local_fact(_NOISE, **fact)) is None:
             with build_lock():
                 told = dict(self.arbiter.noise(self.reference_model, self.values.folder, _NOISE_S))
-            self._database.keep_local_fact(told, **fact)
+            self.database.keep_local_fact(_NOISE, told, **fact)
         return max(told.values(), default=None)
 
     @property
@@ -393,8 +392,8 @@ class MeasureSession:
         """Return the known outcome, from this session or from the database."""
         known = self._session.get(key.digest)
         if known is None and not self._remeasure:
-            found = self._database.find(key)
-            elsewhere = found is not None and found.origin != self._database.origin
+            found = self.database.find(key)
+            elsewhere = found is not None and found.origin != self.database.origin
             # What failed elsewhere may have met another limit, or too little memory: it is tried here.
             if found is not None and (found.outcome.ok or not elsewhere):
                 known = found.outcome
@@ -411,10 +410,10 @@ class MeasureSession:
         if isinstance(made.result, ToolchainError):
             outcome = failed(made.result, made.build_s)
             if not isinstance(made.result, Quarantined):
-                self._database.record(key, outcome)
+                self.database.record(key, outcome)
             return outcome
         self.say(f"measuring {job.kernel.graph.name} on {job.target.short}")
-        with self._database.claimed(key, patience_s) as is_mine:
+        with self.database.claimed(key, patience_s) as is_mine:
             if not is_mine and not patience_s:
                 return None
             with measurement_lock():
@@ -426,7 +425,7 @@ class MeasureSession:
                 except Quarantined as error:
                     return failed(error, made.build_s)
             self.counters.measured += 1
-            self._database.record(key, outcome)
+            self.database.record(key, outcome)
         return outcome
 
     def _measure(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
