@@ -258,10 +258,10 @@ def find_plan(
         result = given_plan(lab) if is_given else _plan(lab, told)
     if result.finals.recipe is None:
         error = _nothing_finished(lab.survey, result.finals)
-        finals = as_today(lab.survey, session, result.finals) if isinstance(error, WrongAnswer) else None
-        if finals is None:
+        today = as_today(lab.survey, session, result.finals) if isinstance(error, WrongAnswer) else None
+        if today is None:
             raise error
-        result = CompileResult.unmeasured(finals)
+        result = CompileResult.unmeasured(today)
     check_chosen(lab.survey, session, result.finals)
     return lab, result
 
