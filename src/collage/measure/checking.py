@@ -25,7 +25,7 @@ _NUMBERS = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What counts as right.
+    """The rule by which outputs are right.
 
     Attributes:
         tolerance: See ``collage.numerics.judge``.
@@ -58,7 +58,7 @@ class Findings:
     """The findings on all sets of inputs.
 
     Attributes:
-        rule: What counts as right.
+        rule: The rule by which outputs are right.
         usual: Values on ordinary inputs.
         worst: The worst difference where the tolerance counts, without doubts.
         doubts: Outputs that only evidence can show to be right.

@@ -48,7 +48,7 @@ class FinalistResult:
         reason: One sentence, if it failed or is wrong.
         max_abs: Largest absolute difference from the reference outputs.
         max_rel: The same, relative to the size of the output.
-        noise: What float arithmetic itself errs, relative to that size; None if the tolerance alone decided.
+        noise: Error of right float arithmetic itself, relative to that size; None if the tolerance alone decided.
         excused: Share of elements that only the noise makes right, by output.
         drops_nan: A sentence on NaN among the inputs that goes lost; None if none does.
         paired_s: Latency as compared with the returned finalist, turn by turn: free of the machine's drift.

@@ -79,7 +79,7 @@ _LAST_BIT = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfl
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What right arithmetic makes of one value.
+    """Answers of right arithmetic for one value.
 
     Attributes:
         answers: The value in several right runs, in the model's own type.
@@ -153,7 +153,7 @@ def judge(
         tolerance: See the table above; it counts for floats. If it is infinite, floats need only be finite where the
             reference is.
         usual: The output on ordinary inputs of the same lengths, if these are others.
-        evidence: What right arithmetic makes of it; None judges by the tolerance alone.
+        evidence: Answers of right arithmetic; None judges by the tolerance alone.
         by_norm: Judge the norm of floats and no integers, as of a target of reduced precision: a classifier that is
             uncertain between two classes turns small errors into large ones, in a few elements.
     """

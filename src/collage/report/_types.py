@@ -314,7 +314,7 @@ class Numerics:
         max_abs_error: Largest absolute difference from the reference.
         max_rel_error: The same, relative to the output's size.
         tolerance: Largest ``max_rel_error`` that counts as right in any case.
-        noise: What float arithmetic itself errs on this model, relative to the output's size; None if it is not known.
+        noise: Error of right float arithmetic itself on this model, relative to the output's size; None if it is not known.
         reference: The origin of the reference outputs.
         unsettled: Share of elements that only the noise makes right, by output.
         nan: Share of elements that are NaN in the model itself, by output.
