@@ -118,6 +118,11 @@ class Track:
     session: MeasureSession
     timed: Mapping[str, Any]
 
+    @property
+    def file(self) -> str:
+        """The file of the model, by which doubts on outputs are settled."""
+        return str(self.session.written(self.model))
+
 
 def opened(artefact: Path, stack: ExitStack, say: Callable[[str], None]) -> tuple[Path, Recipe]:
     """Return the folder and the recipe of an artefact, verified. The unpacked files stay until the stack is closed.
@@ -208,7 +213,8 @@ def raced(
     track.session.close()
     plan = ComparisonPlan(reporting_rounds=rounds, legs=_LEGS, abandon_ratio=abandon_ratio)
     began = time.monotonic()
-    result = compare_end_to_end(finalists, model_tolerance(track.model), plan, say, winner=winner)
+    entries = [replace(finalist, model=track.file) for finalist in finalists]
+    result = compare_end_to_end(entries, model_tolerance(track.model), plan, say, winner=winner)
     return result, time.monotonic() - began
 
 

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from collage.cost.outcome import Status, failed
 from collage.cost.statistics import median_interval
 from collage.frontend import Lengths
 from collage.inspection import describe_environment
+from collage.measure.comparison import checked
 from collage.measure.estimator import model_tolerance
 from collage.measure.finalist import Finalist, FinalistResult
 from collage.system.machine import this_machine, thread_count
@@ -111,7 +112,7 @@ def bench_serving(
             told = {**finalist.arguments, "concurrency": concurrency}
             worker = stack.enter_context(Worker(service, told))
             say(f"loading and checking {finalist.name}")
-            result = _checked(finalist, worker, model_tolerance(track.model))
+            result = _checked(replace(finalist, model=track.file), worker, model_tolerance(track.model))
             contestants.append(_Contestant(finalist, worker, result))
         _take_turns(contestants, rounds, duration_s, say)
     ours = contestants[0]
@@ -146,15 +147,15 @@ _NOTHING: Mapping[str, Any] = {
 def _checked(finalist: Finalist, worker: Worker, tolerance: float) -> FinalistResult:
     try:
         with build_lock():
-            found = worker.call("check", _TIMEOUT_S, tolerance=tolerance)
+            found = checked(finalist, worker, tolerance, _TIMEOUT_S)
     except ToolchainError as error:
         outcome = failed(error, 0.0)
         return FinalistResult(finalist, outcome.status, reason=outcome.reason)
-    is_wrong = found["reason"] is not None and finalist.is_candidate
+    is_wrong = found["wrong"] is not None and finalist.is_candidate
     return FinalistResult(
         finalist,
         Status.WRONG if is_wrong else Status.OK,
-        reason=found["reason"],
+        reason=found["wrong"],
         max_abs=found["max_abs"],
         max_rel=found["max_rel"],
         precision=found.get("precision"),

@@ -80,7 +80,7 @@ def _summary(report: Report) -> list[str]:
             lines[-1] += f"; additive error {report.additive_error:+.1%}"
     if numerics.max_rel_error is not None and numerics.tolerance is not None:
         lines.append(
-            f"largest difference from the reference: {numerics.max_rel_error:.1e} of the largest output "
+            f"largest error {numerics.max_rel_error:.1e} of the output's size{_noise(numerics)} "
             f"(tolerance {numerics.tolerance:.0e})"
         )
         lines += _unsettled(numerics)
@@ -96,10 +96,14 @@ def _summary(report: Report) -> list[str]:
     return lines + [f"warning: {warning}" for warning in report.warnings]
 
 
+def _noise(numerics: Numerics) -> str:
+    return "" if numerics.noise is None else f"; float arithmetic itself errs {numerics.noise:.1e} here"
+
+
 def _unsettled(numerics: Numerics) -> list[str]:
-    """Return which outputs were not compared everywhere; nothing if all were."""
+    """Return which outputs are right only within the noise of float arithmetic; nothing if none are."""
     told = [f"{share * 100:.2g} % of {name}" for name, share in numerics.unsettled.items()]
-    return [f"not compared, since rounding-sensitive: {', '.join(told)}"] if told else []
+    return [f"right within the noise of float arithmetic: {', '.join(told)}"] if told else []
 
 
 def _lengths(report: Report) -> list[str]:

@@ -18,6 +18,7 @@ from collage.compiler.lab import Lab
 from collage.compiler.plans import lower, predicted_s
 from collage.compiler.precision_session import Precision, Verdict
 from collage.compiler.problem import Problem
+from collage.measure.comparison import checked
 from collage.measure.session import MeasureSession
 from collage.plan import Plan, identity_of
 from collage.workers.worker import Worker
@@ -181,6 +182,6 @@ def _is_right(problem: Problem, session: MeasureSession, plan: Plan) -> bool:
     try:
         finalist = finalist_of(problem, session, plan, lower(problem, session, plan))
         with Worker(finalist.service, dict(finalist.arguments)) as worker:
-            return worker.call("check", _CHECK_S, tolerance=problem.tolerance)["reason"] is None
+            return checked(finalist, worker, problem.tolerance, _CHECK_S)["wrong"] is None
     except ToolchainError:
         return False

@@ -34,7 +34,7 @@ from collage.measure.finalist import Finalist
 from collage.measure.guessed_lengths import capture_at_some_lengths
 from collage.measure.kernel_factory import kernel_attributes
 from collage.measure.session import MeasureSession
-from collage.numerics.compare import REDUCED_TOLERANCE
+from collage.numerics.judge import REDUCED_TOLERANCE
 from collage.options import CompileOptions
 from collage.plan_file import PlanFile
 from collage.runtime import Executable, KernelRecord, Port, Recipe
@@ -241,4 +241,5 @@ def _checked(
     tolerance = max(model_tolerance(whole), options.accuracy_budget or 0.0)
     if any(Target.parse(kernel.target).is_reduced for kernel in recipe.kernels) and not options.accuracy_budget:
         tolerance = max(tolerance, REDUCED_TOLERANCE)
-    return why_wrong(Finalist("partitioned", _SERVICE, arguments, len(recipe.kernels)), tolerance), []
+    finalist = Finalist("partitioned", _SERVICE, arguments, len(recipe.kernels), model=str(reference.written(whole)))
+    return why_wrong(finalist, tolerance), []

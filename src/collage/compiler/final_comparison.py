@@ -59,6 +59,7 @@ class FinalComparison:
         is_interrupted: The user ended the comparison.
         overruled: Name of the plan that was chosen first, if the reported rounds contradicted the choice.
         objective: Section of the report on the objective and the limits; empty if the latency alone decides.
+        warning: A sentence for the user, or None.
     """
 
     recipe: Recipe | None
@@ -72,6 +73,7 @@ class FinalComparison:
     is_interrupted: bool = False
     overruled: str | None = None
     objective: Mapping[str, Any] = field(default_factory=dict)
+    warning: str | None = None
 
     @classmethod
     def failed(cls, plans: Sequence[Plan], standings: dict[str, FinalistResult]) -> FinalComparison:
@@ -311,7 +313,8 @@ def finalist_of(problem: Problem, session: MeasureSession, plan: Plan, recipe: R
     arguments = {} if recipe is None else executable_arguments(recipe, session, problem.toolchains)
     is_reduced = any(target.is_reduced for target in plan.targets)
     is_single = plan.single is not None
-    return Finalist(plan.name, _RACE, arguments, len(plan.kernels), incumbent=is_single, is_reduced=is_reduced)
+    model = None if session.reference_model is None else str(session.reference_model)
+    return Finalist(plan.name, _RACE, arguments, len(plan.kernels), is_single, is_reduced, model=model)
 
 
 def baseline_of(survey: Survey, session: MeasureSession) -> Finalist | None:
@@ -323,10 +326,11 @@ def baseline_of(survey: Survey, session: MeasureSession) -> Finalist | None:
     wanted, original, problem = survey.problem.options.baseline, survey.reference.original, survey.problem
     if wanted == "none" or original is None or not problem.options.finals:
         return None
+    model = None if session.reference_model is None else str(session.reference_model)
     shared = {"values": session.value_folders, "weights": session.weights, "threads": problem.options.threads}
     if wanted == "onnxruntime":
         service = "collage.measure._executable_worker:OriginalFileWorker"
-        return Finalist(BASELINE, service, {"path": str(original.path), **shared}, is_candidate=False)
+        return Finalist(BASELINE, service, {"path": str(original.path), **shared}, is_candidate=False, model=model)
     (target,) = problem.toolchains.parse_targets([wanted])
     try:
         compiled = session.build(problem.kernels.model((1 << len(problem.graph)) - 1, target), target)
@@ -342,4 +346,4 @@ def baseline_of(survey: Survey, session: MeasureSession) -> Finalist | None:
         "workspace": str(session.workspace),
         **shared,
     }
-    return Finalist(BASELINE, "collage.measure._executable_worker:VendorWorker", told, is_candidate=False)
+    return Finalist(BASELINE, "collage.measure._executable_worker:VendorWorker", told, is_candidate=False, model=model)

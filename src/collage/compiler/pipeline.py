@@ -28,6 +28,7 @@ from typing import Any
 from collage._errors import LimitNotMet, NothingCanRun, WrongAnswer
 from collage.compiler.accuracy_budget import judged, within_budget
 from collage.compiler.additive_error import additive_error
+from collage.compiler.as_today import as_today
 from collage.compiler.autotune import autotune, known_autotuned
 from collage.compiler.body_search import body_candidates, estimated_bodies
 from collage.compiler.candidates import collect, gather_specs
@@ -256,7 +257,11 @@ def find_plan(
         lab = Lab(with_variants(survey, session), session)
         result = given_plan(lab) if is_given else _plan(lab, told)
     if result.finals.recipe is None:
-        raise _nothing_finished(lab.survey, result.finals)
+        error = _nothing_finished(lab.survey, result.finals)
+        today = as_today(lab.survey, session, result.finals) if isinstance(error, WrongAnswer) else None
+        if today is None:
+            raise error
+        result = CompileResult.unmeasured(today)
     check_chosen(lab.survey, session, result.finals)
     return lab, result
 

@@ -32,6 +32,7 @@ HOPELESS = 2.5
 """A single target this many times slower than the best, measured alone, is reported with that time and not raced."""
 LATE = "not measured: the time budget leaves no time for it"
 """The refusal of a target of reduced precision for which there was no time."""
+_NAN = "nan"
 _SHARE_LEFT = {"bf16": 0.25, "int8": 0.5}
 _MOST_LEFT = 0.65
 """Shares of a time budget that have to be left when a target of a reduced precision is measured: less for the most promising."""
@@ -221,7 +222,7 @@ def _run_reference(problem: Problem, session: MeasureSession, preparation: Prepa
     """Run the model for reference, which takes only the host."""
     session.say("running the model once for reference")
     options = problem.options
-    return capture_checking_sets(
+    found = capture_checking_sets(
         problem.model,
         options.inputs,
         session,
@@ -231,7 +232,13 @@ def _run_reference(problem: Problem, session: MeasureSession, preparation: Prepa
         tolerance=model_tolerance(problem.model, saturating=False),
         original=preparation.original,
         in_between=not preparation.is_compared,
+        keeps_nan=options.probe == _NAN,
     )
+    original = preparation.original
+    session.reference_model = (
+        original.path if original is not None and original.failure is None else session.written(problem.model)
+    )
+    return found
 
 
 def _check_preparation(

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -30,11 +31,12 @@ import numpy as np
 from collage._errors import ToolchainError
 from collage.cost.outcome import Status, failed
 from collage.cost.statistics import Interval, median_interval, summarise
+from collage.measure.arbiter import Arbiter
 from collage.measure.finalist import Finalist, FinalistResult
 from collage.workers.machine_lock import build_lock, measurement_lock
 from collage.workers.worker import Worker
 
-__all__ = ["Comparison", "ComparisonPlan", "compare_end_to_end", "why_wrong"]
+__all__ = ["Comparison", "ComparisonPlan", "checked", "compare_end_to_end", "why_wrong"]
 
 _LARGE_BYTES = 256 << 20
 _COPIES = 24
@@ -119,6 +121,9 @@ class _Runner:
     max_rel: float = 0.0
     reason: str | None = None
     precision: str | None = None
+    noise: float | None = None
+    excused: Mapping[str, float] = field(default_factory=dict)
+    drops_nan: str | None = None
     block: int = 1
     load_s: float = 0.0
     alone: list[float] = field(default_factory=list)
@@ -155,7 +160,7 @@ def compare_end_to_end(
 
     Args:
         finalists: At least one; more than one may be an incumbent. If time is short, the last candidates are left out.
-        tolerance: Largest difference of outputs from the reference (see ``collage.numerics.compare``).
+        tolerance: Largest difference of outputs from the reference (see ``collage.numerics.judge``).
         plan: The length of the comparison.
         say: Called with a line for each step.
         winner: Name of the finalist that counts as the winner, whatever its time.
@@ -198,9 +203,27 @@ def why_wrong(finalist: Finalist, tolerance: float, plan: ComparisonPlan = Compa
     return runner.reason
 
 
+def checked(finalist: Finalist, worker: Worker, tolerance: float, timeout_s: float) -> dict[str, Any]:
+    """Have a finalist's process check itself, and settle doubts on its outputs; findings without doubts.
+
+    Raises:
+        ToolchainError: It failed.
+    """
+    found: dict[str, Any] = worker.call("check", timeout_s, tolerance=tolerance)
+    if not found["doubts"]:
+        return found
+    arbiter = Arbiter()
+    try:
+        return {**found, **arbiter.settle(found, None if finalist.model is None else Path(finalist.model))}
+    finally:
+        arbiter.close()
+
+
 def _check(runner: _Runner, tolerance: float, plan: ComparisonPlan) -> None:
-    found = runner.worker.call("check", plan.timeout_s, tolerance=tolerance)
-    runner.max_abs, runner.max_rel, runner.reason = found["max_abs"], found["max_rel"], found["reason"]
+    found = checked(runner.finalist, runner.worker, tolerance, plan.timeout_s)
+    runner.max_abs, runner.max_rel, runner.reason = found["max_abs"], found["max_rel"], found["wrong"]
+    runner.noise, runner.excused = found.get("noise"), found.get("excused", {})
+    runner.drops_nan = found.get("drops_nan")
     runner.precision = found.get("precision")
     if runner.reason and runner.finalist.is_candidate:
         runner.status = Status.WRONG
@@ -430,7 +453,8 @@ def _is_contradicted(chosen: _Runner | None, candidates: Sequence[_Runner]) -> b
 def _standing(runner: _Runner, winner: _Runner | None = None) -> FinalistResult:
     errors = runner.max_abs, runner.max_rel
     result = FinalistResult(runner.finalist, runner.status, None, runner.reason, *errors)
-    result = replace(result, precision=runner.precision, lost=runner.lost)
+    result = replace(result, precision=runner.precision, lost=runner.lost, noise=runner.noise, excused=runner.excused)
+    result = replace(result, drops_nan=runner.drops_nan)
     if runner.status is not Status.OK:
         return result
     result = replace(result, alone=summarise(runner.alone))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from collage.cost.outcome import Status
@@ -24,6 +24,7 @@ class Finalist:
         incumbent: True for a single toolchain.
         is_reduced: True if it computes in a coarser type than the model says.
         is_candidate: True if it may be returned. Others are only compared with, whether they are right or not.
+        model: File of the model that doubts on its outputs are settled by; None if there is none.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Finalist:
     incumbent: bool = False
     is_reduced: bool = False
     is_candidate: bool = True
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,10 @@ class FinalistResult:
         time: Latency in the reporting phase; None if it had no part in it.
         reason: One sentence, if it failed or is wrong.
         max_abs: Largest absolute difference from the reference outputs.
-        max_rel: The same, relative to the largest output.
+        max_rel: The same, relative to the size of the output.
+        noise: Error of right float arithmetic itself, relative to that size; None if the tolerance alone decided.
+        excused: Share of elements that only the noise makes right, by output.
+        drops_nan: A sentence on NaN among the inputs that goes lost; None if none does.
         paired_s: Latency as compared with the returned finalist, turn by turn: free of the machine's drift.
         ratio: Time over the returned finalist's, paired by rounds, with its interval.
         rounds_s: Median latency of each round of the reporting phase.
@@ -70,3 +75,6 @@ class FinalistResult:
     lost: bool = False
     p95_s: float | None = None
     p99_s: float | None = None
+    noise: float | None = None
+    excused: Mapping[str, float] = field(default_factory=dict)
+    drops_nan: str | None = None

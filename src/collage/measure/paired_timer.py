@@ -11,6 +11,7 @@ import statistics
 import time
 
 from collage._errors import ToolchainError
+from collage.measure.comparison import checked
 from collage.measure.finalist import Finalist
 from collage.workers.machine_lock import build_lock, measurement_lock
 from collage.workers.worker import Worker
@@ -51,17 +52,16 @@ class PairedTimer:
         began = time.monotonic()
         worker = Worker(finalist.service, dict(finalist.arguments))
         try:
-            return self._ratio(worker)
+            return self._ratio(finalist, worker)
         except ToolchainError:
             return math.inf
         finally:
             worker.kill()
             self.spent_s += time.monotonic() - began
 
-    def _ratio(self, worker: Worker) -> float:
+    def _ratio(self, finalist: Finalist, worker: Worker) -> float:
         with build_lock():
-            found = worker.call("check", _TIMEOUT_S, tolerance=self._tolerance)
-            if found["reason"]:
+            if checked(finalist, worker, self._tolerance, _TIMEOUT_S)["wrong"]:
                 return math.inf
             first = min(each for _ in range(2) for each in worker.call("run", _TIMEOUT_S, runs=1, warm_up=1))
             anchor_s = min(self._anchor.call("run", _TIMEOUT_S, runs=1, warm_up=1))

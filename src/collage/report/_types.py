@@ -312,10 +312,11 @@ class Numerics:
     Attributes:
         ok: True if it is within the tolerance; None if nothing was checked.
         max_abs_error: Largest absolute difference from the reference.
-        max_rel_error: The same, relative to the output's largest magnitude.
-        tolerance: Largest ``max_rel_error`` that counts as right.
+        max_rel_error: The same, relative to the output's size.
+        tolerance: Largest ``max_rel_error`` that counts as right in any case.
+        noise: Error of right float arithmetic itself on this model, relative to the output's size; None if it is not known.
         reference: The origin of the reference outputs.
-        unsettled: Share of rounding-sensitive elements, by output. They are not compared.
+        unsettled: Share of elements that only the noise makes right, by output.
         nan: Share of elements that are NaN in the model itself, by output.
         other_lengths: Shapes of inputs that were checked besides; None if all lengths are fixed.
     """
@@ -324,6 +325,7 @@ class Numerics:
     max_abs_error: float | None = None
     max_rel_error: float | None = None
     tolerance: float | None = None
+    noise: float | None = None
     reference: ReferenceFacts = ReferenceFacts()
     unsettled: Mapping[str, float] = field(default_factory=dict)
     nan: Mapping[str, float] = field(default_factory=dict)

@@ -32,7 +32,7 @@ class Track:
 
     def call(self, method: str, timeout_s: float, **params: Any) -> Any:
         if method == "check":
-            return {"max_abs": 0.0, "max_rel": 0.0, "reason": self.arguments.get("wrong")}
+            return {"max_abs": 0.0, "max_rel": 0.0, "wrong": self.arguments.get("wrong"), "doubts": []}
         self.rounds += 1
         if self.rounds > self.arguments.get("dies_after", 10**9):
             raise WorkerDied("gone")
@@ -402,7 +402,7 @@ def test_if_the_rounds_themselves_are_a_circle_one_is_returned() -> None:
     class Circle(Track):
         def call(self, method: str, timeout_s: float, **params: Any) -> Any:
             if method == "check":
-                return {"max_abs": 0.0, "max_rel": 0.0, "reason": None}
+                return {"max_abs": 0.0, "max_rel": 0.0, "wrong": None, "doubts": []}
             self.rounds += 1
             return [0.01 * circle[int(self.service[1])][self.rounds % 5]] * params["runs"]
 

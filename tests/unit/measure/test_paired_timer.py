@@ -29,7 +29,7 @@ class Track:
 
     def call(self, method: str, timeout_s: float, **params: Any) -> Any:
         if method == "check":
-            return {"max_abs": 0.0, "max_rel": 0.0, "reason": self.arguments.get("wrong")}
+            return {"max_abs": 0.0, "max_rel": 0.0, "wrong": self.arguments.get("wrong"), "doubts": []}
         self.calls += 1
         if self.calls > self.arguments.get("dies_after", 10**9):
             raise WorkerDied("gone")

@@ -1,4 +1,4 @@
-"""Decisions that rounding may turn over are not compared; everything else is."""
+"""Elements on which right runs disagree are right either way; everything else is compared."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ GATHER = helper.make_node("Gather", ["table", "label"], ["rows"])
 def test_who_rounds_otherwise_is_right(more: Any, outputs: dict[str, Any], finals: bool, tmp_path: Path) -> None:
     executable = compiled(classified(tmp_path, *more, outputs=outputs), "run:rough", tmp_path, finals)
     assert (single(executable)["status"], single(executable)["reason"]) == ("ok", None)
-    (share,) = executable.report["numerics"]["unsettled"].values()
-    assert 0.0 < share < 0.02
+    shares = list(executable.report["numerics"]["unsettled"].values())
+    assert len(shares) == finals and all(0.0 < share < 0.02 for share in shares)
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,8 @@ def test_between_numbers_that_are_given_rounding_decides_nothing(tmp_path: Path)
     assert executable.report["numerics"]["unsettled"] == {}
 
 
-def test_a_value_that_hangs_on_rounding_as_a_whole_is_compared(tmp_path: Path) -> None:
+def test_a_sum_of_ties_may_be_any_that_right_runs_have(tmp_path: Path) -> None:
     total = helper.make_node("ReduceSum", ["label"], ["total"], keepdims=0)
     path = classified(tmp_path, total, outputs={"total": (TensorProto.INT64, [])})
-    executable = compiled(path, "run:rough", tmp_path)
-    assert executable.report["numerics"]["unsettled"] == {}
-    assert "of the integers differ" in single(executable)["reason"]
+    assert single(compiled(path, "run:rough", tmp_path))["status"] == "ok"
+    assert single(compiled(path, "run:wrong", tmp_path))["status"] == "wrong"
