@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from collage._errors import CompileError
 from collage.runtime._control_flow import Body, Constant, ControlFlowKernel, Program
 from collage.target import HOST_TARGET, Target
-from collage.toolchains import Compiled, Kernel, LoadOptions, Registry
+from collage.toolchains import Compiled, Kernel, LoadOptions, Registry, load_for
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -43,7 +43,7 @@ def load_kernel(
         ToolchainError: It cannot be loaded.
     """
     if not has_bodies(target):
-        return toolchains.get(compiled.toolchain).load(compiled, target, workspace, options)
+        return load_for(toolchains.get(compiled.toolchain), compiled, target, workspace, options)
     file = str(compiled.metadata.get(_PROGRAM))
     if file not in compiled.files:
         raise CompileError(f"{file[:80]!r} is not a file of a kernel for {target}")
