@@ -1,6 +1,6 @@
 """A profile for toolchains that have none: the model is cut into a few segments, and each is measured as one kernel.
 
-Toolchains differ most in how they compute parts as large as a layer: what they fuse, which layouts they keep, their algorithms. One
+Toolchains differ most in how they compute parts as large as a layer: fusion, layouts and algorithms. One
 operator alone shows none of that. Segments are candidates themselves, so nothing is measured for this alone.
 """
 
