@@ -87,8 +87,8 @@ def compile_(
     json: Json = False,
 ) -> None:
     """Compile a fleet of models."""
+    from collage.fleet.command import compile_fleet
     from collage.fleet.machines import LOCAL, local_fleet, read_fleet
-    from collage.fleet.supervisor import compile_fleet
 
     if machines is None and on != LOCAL:
         raise typer.BadParameter(
