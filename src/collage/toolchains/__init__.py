@@ -7,15 +7,7 @@ No toolchain's name occurs outside this room. Third parties add theirs through t
 from typing import TYPE_CHECKING
 
 from collage._errors import CollageError, CompileError, PassError, TargetError, Unsupported, UsageError
-from collage.toolchains._base import (
-    ToolchainBase,
-    availability_for,
-    compile_for,
-    kernel_for,
-    loading_availability_for,
-    support_for,
-    written_out,
-)
+from collage.toolchains._base import ToolchainBase, availability_for, loading_availability_for
 from collage.toolchains._contract import (
     IN_FLOATS,
     TUNED,
@@ -35,6 +27,14 @@ from collage.toolchains._contract import (
     TuningSession,
 )
 from collage.toolchains._device import Device, DeviceKernel, Recording
+from collage.toolchains._kernels import (
+    compile_for,
+    kernel_for,
+    load_for,
+    profile_for,
+    support_for,
+    written_out,
+)
 from collage.toolchains._registry import Registry, choose_menu, option_values, registry
 from collage.toolchains._revision import revision_of
 from collage.toolchains.onnxruntime.unoptimised import OriginalSession, UnoptimisedModel
@@ -87,10 +87,12 @@ __all__ = [
     "importing_here",
     "kernel_for",
     "kernel_name",
+    "load_for",
     "load_threads",
     "loading_availability_for",
     "option_values",
     "own_threads",
+    "profile_for",
     "registry",
     "revision_of",
     "save_kernel",

@@ -36,6 +36,7 @@ class HostToolchain(ToolchainBase):
     name = "host"
     targets = ("llvm -compiler=host",)
     reads_contributed = True
+    checks_indices_on = ("llvm",)
     options = {}
     optimises_whole_graphs = False
 
