@@ -1,22 +1,20 @@
-"""The command ``collage fleet compile``: plans the tasks, and keeps a driver running until all are settled."""
+"""The command ``collage fleet compile``: plans the tasks, and has those that are left done."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from collage._errors import CollageError, UsageError
 from collage.cost.workload_key import digest_of
+from collage.database import await_server
+from collage.fleet.cluster import ClusterLost, join
+from collage.fleet.driver import Driver
 from collage.fleet.machines import LOCAL, Fleet
 from collage.fleet.models import ModelFiles, describe_model
 from collage.fleet.orders import Order, Work
@@ -28,10 +26,8 @@ __all__ = ["compile_fleet"]
 
 Say = Callable[[str], None]
 _LOCK = ".collage-fleet.lock"
-_LOG = ".collage-fleet.log"
-_PAUSE_S = 2.0
-_MOST_LIVES = 20
-"""Drivers in a row that may end without having settled anything: a model may end each of them."""
+# Tasks that a node of a cluster started here takes at once: each of them measures.
+_SLOTS = 1
 
 
 def compile_fleet(
@@ -64,7 +60,7 @@ def compile_fleet(
 
     Raises:
         UsageError: Paths or options make no sense, or another command writes to the folder.
-        CollageError: There was no progress for too long. The same command continues.
+        CollageError: The cluster was lost, or there was no progress for too long. The same command continues.
     """
     db = absolute_url(db)
     if address != LOCAL and is_file(db):
@@ -78,6 +74,7 @@ def compile_fleet(
         raise UsageError(f"{missing[0]} does not exist")
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
+    await_server(db)
     with _alone(folder), TaskStore(db) as store:
         planned, works = _plan(models, fleet, folder, say)
         store.plan(planned)
@@ -90,8 +87,16 @@ def compile_fleet(
         order = Order(address, db, folder, fleet.machines, tuple(left), tries, limit_s, patience_s)
         if left:
             say(f"{len(left)} of {len(planned)} tasks are left")
-            _supervise(order, say)
+            _drive(order, store, say)
         return store.of([task.digest for task in planned])
+
+
+def _drive(order: Order, store: TaskStore, say: Say) -> None:
+    try:
+        with join(order.address, order.machines, _SLOTS) as ray:
+            Driver(order, store, ray, say).run()
+    except ClusterLost as error:
+        raise CollageError(f"{error}; the same command continues") from error
 
 
 @contextlib.contextmanager
@@ -143,73 +148,3 @@ def _names(models: Iterable[Path]) -> dict[Path, str]:
         if not longer:  # Those that are still alike differ in the kind of file, or in a dash for a slash.
             return names | {path: f"{names[path]}-{digest_of({'path': str(path)})[:8]}" for path in alike}
         lengths |= {path: lengths[path] + 1 for path in longer}
-
-
-def _supervise(order: Order, say: Say) -> None:
-    """Start drivers until one settles everything."""
-    lost_s: float | None = None  # Since when no driver has found the cluster.
-    lives = 0  # Drivers in a row that found it, and settled nothing.
-    counted = {"done": 0, "of": len(order.work)}
-    while True:
-        before = counted["done"]
-        code, told = _drive(order, say, counted)
-        if code == 0:
-            return
-        has_joined, has_moved = "joined" in told, counted["done"] > before
-        lives = 0 if has_moved else lives + has_joined
-        lost_s = time.monotonic() if lost_s is None or has_joined else lost_s
-        if "error" in told:
-            raise (UsageError if code == UsageError.exit_code else CollageError)(told["error"])
-        reason = told.get("lost") or f"the driver ended with code {code}; {order.folder / _LOG} holds its output"
-        if time.monotonic() - lost_s > order.patience_s or lives > _MOST_LIVES:
-            raise CollageError(f"{reason}; the same command continues")
-        say(f"{reason}; trying again")
-        time.sleep(_PAUSE_S)
-
-
-def _drive(order: Order, say: Say, counted: dict[str, int]) -> tuple[int, Mapping[str, str]]:
-    """Run one driver; return its exit code, and the last of its words on joining, on losing the cluster, and on errors."""
-    last: dict[str, str] = {}
-    with (order.folder / _LOG).open("ab") as log:
-        driver = subprocess.Popen(
-            [sys.executable, "-m", "collage.fleet.driver"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,  # An interrupt is for this process, which then lets go of the driver.
-        )
-    assert driver.stdin is not None and driver.stdout is not None
-    try:
-        with contextlib.suppress(BrokenPipeError):
-            driver.stdin.write(order.to_json().encode() + b"\n")
-            driver.stdin.flush()
-        for line in driver.stdout:
-            event = _event(line)
-            if "settled" in event:
-                counted["done"] += 1
-                say(f"[{counted['done']}/{counted['of']}] {_told(event['settled'])}")
-            elif "say" in event:
-                say(str(event["say"]))
-            last |= {name: str(event[name]) for name in ("error", "joined", "lost") if name in event}
-        return driver.wait(), last
-    finally:
-        with contextlib.suppress(BrokenPipeError):
-            driver.stdin.close()
-        driver.wait()
-
-
-def _event(line: bytes) -> dict[str, Any]:
-    """Return an event that a driver printed; None for other lines, which libraries print to the same pipe."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return {}
-    return event if isinstance(event, dict) else {}
-
-
-def _told(task: Mapping[str, Any]) -> str:
-    where = f"{task['name']} for {task['machine']}"
-    if task["state"] != "done":
-        return f"{where}: {task['state']}: {task['reason']}"
-    time_ = "" if task["time_us"] is None else f", {task['time_us'] / 1e3:.3f} ms"
-    return f"{where}: {task['file']}{time_}"

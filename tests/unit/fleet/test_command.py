@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.fleet.fake_ray import FakeRay, Reference
 
-from collage.fleet import supervisor
+from collage._errors import CollageError
+from collage.fleet import command
+from collage.fleet.command import _names, compile_fleet
 from collage.fleet.machines import Fleet, MachineType
-from collage.fleet.supervisor import _names, compile_fleet
 from collage.fleet.tasks import TaskStore, absolute_url
 from collage.system.machine import this_machine
 
@@ -57,7 +62,7 @@ def test_every_path_has_an_artefact_of_its_own_also_of_equal_models(
     for path in paths:
         path.parent.mkdir()
         onnx.save(onnx.parser.parse_model(text), path)
-    monkeypatch.setattr(supervisor, "_supervise", lambda order, say: None)
+    monkeypatch.setattr(command, "_drive", lambda order, store, say: None)
     fleet = Fleet({"here": MachineType("here", this_machine().fingerprint, {})})
     db = str(tmp_path / "t.sqlite")
     first = compile_fleet(paths, fleet, tmp_path / "out", db=db)
@@ -66,3 +71,34 @@ def test_every_path_has_an_artefact_of_its_own_also_of_equal_models(
     assert compile_fleet(paths, fleet, tmp_path / "out", db=db) == first
     with TaskStore(absolute_url(db)) as store:
         assert len(store.all()) == 2
+
+
+def test_a_lost_cluster_ends_the_command_and_the_same_command_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 20]> g (float[2] x) => (float[2] y) { y = Relu (x) }'
+    paths = [tmp_path / f"m{number}.onnx" for number in range(3)]
+    for path in paths:
+        onnx.save(onnx.parser.parse_model(text.replace("[2]", f"[{path.stem[1]}]")), path)
+    fleet = Fleet({"here": MachineType("here", this_machine().fingerprint, {})})
+
+    def ends(reference: Reference) -> Any:
+        if len(started) == 1 and len(started[0].started) == 2:
+            raise ConnectionError("the head is gone")
+        return {"kind": "failed", "code": 3, "reason": "no kernel", "node": "a", "host": "a"}
+
+    started: list[FakeRay] = []
+
+    @contextmanager
+    def join(*_: Any) -> Iterator[FakeRay]:
+        started.append(FakeRay(ends, {"a": "here"}))
+        yield started[-1]
+
+    monkeypatch.setattr(command, "join", join)
+    db, said = str(tmp_path / "t.sqlite"), list[str]()
+    with pytest.raises(CollageError, match=r"the head is gone; the same command continues"):
+        compile_fleet(paths, fleet, tmp_path / "out", db=db, tries=1)
+    tasks = compile_fleet(paths, fleet, tmp_path / "out", db=db, tries=1, say=said.append)
+    assert [task.state for task in tasks] == ["failed"] * 3
+    assert len(started) == 2 and len(started[1].started) < 3
+    assert "2 of 3 tasks are left" in said and any(line.startswith("[2/2] ") for line in said)
