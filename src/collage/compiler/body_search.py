@@ -35,7 +35,7 @@ from collage.numerics.value_store import ValueStore
 from collage.options import CompileOptions
 from collage.target import HOST_TARGET, Target
 
-__all__ = ["body_candidates", "estimated_bodies"]
+__all__ = ["body_candidate", "body_candidates", "body_kernels", "body_options", "estimated_bodies"]
 
 FindPlan = Callable[[Survey, MeasureSession, Database], tuple[Survey, CompileResult]]
 """A function that finds the plan of a model, as `pipeline.find_plan` does."""
@@ -105,7 +105,7 @@ def _searched(
             session.say(f"the bodies of {node.name!r} are not searched: {str(error)[:200]}")
             continue
         for target, cost in found:
-            candidate = CandidateKernel(SubGraph(problem.graph, IndexSet.of(i)), target, _SPEC, ("bodies",))
+            candidate = body_candidate(problem, i, target)
             if problem.choices.allows(candidate.sub_graph, target):
                 yield candidate, cost
 
@@ -209,7 +209,15 @@ class _BodySearch:
         workspace = folder / f"body_{number}"
         workspace.mkdir()
         inputs = _inputs(model, stores["middle"])
-        options = on_given_inputs(self._options(graph, inputs), model)
+        options = replace(
+            body_options(problem, graph),
+            threads=self.session.threads,
+            inputs=inputs,
+            time_budget_s=None
+            if None in (problem.options.time_budget_s, self.seconds)
+            else max(1.0, (self.seconds or 0.0) / 2),
+        )
+        options = on_given_inputs(options, model)
         say = partial(_within, self.session.say, str(node.name))
         menu = [
             target
@@ -233,58 +241,74 @@ class _BodySearch:
             predicted = result.predicted_s.get(plan.name)
             unknown = Cost.unknown(len(problem.menu))
             costs = [unknown if predicted is None else Cost(seconds=count * predicted), unknown]
-            moved = [self._moved(survey.problem, graph, each) for each in (plan, *_fastest_single(survey))]
+            build_of = self.session.build_of
+            moved = [
+                body_kernels(problem, survey.problem, graph, each, build_of)
+                for each in (plan, *_fastest_single(survey))
+            ]
             return [*zip(dict.fromkeys(moved), costs, strict=False)]
 
-    def _options(self, graph: DataflowGraph, inputs: Mapping[str, Any]) -> CompileOptions:
-        """Return the options of a search of a body: for latency, in the own precision of the model, without a comparison."""
-        options, menu = self.survey.problem.options, self.survey.problem.menu
 
-        def fitting(texts: Iterable[str], name: str) -> tuple[str, ...]:
-            return tuple(text for text in texts if _is_choice(graph, menu, {name: (text,)}))
+def body_candidate(problem: Problem, index: int, target: Target) -> CandidateKernel:
+    """Return a node as a candidate for a target that stands for the plans of its bodies."""
+    return CandidateKernel(SubGraph(problem.graph, IndexSet.of(index)), target, _SPEC, ("bodies",))
 
-        return CompileOptions(
-            threads=self.session.threads,
-            db=options.db,
-            inputs=inputs,
-            time_budget_s=None
-            if None in (options.time_budget_s, self.seconds)
-            else max(1.0, (self.seconds or 0.0) / 2),
-            use_tuned=options.use_tuned,
-            search=options.search,
-            strategy=options.strategy,
-            percentile=options.percentile,
-            measure_budget=options.measure_budget,
-            remeasure=options.remeasure,
-            finals=False,
-            min_gain=options.min_gain,
-            fusion=options.fusion,
-            launch_penalties_s=options.launch_penalties_s,
-            seed=options.seed,
-            force=fitting(options.force, "force"),
-            forbid=fitting(options.forbid, "forbid"),
-            baseline="none",
-        )
 
-    def _moved(self, inner: Problem, graph: DataflowGraph, plan: Plan) -> tuple[BodyKernel, ...]:
-        """Return the plan of a body's own problem as kernels of the body, with the plans of bodies inside it."""
-        index = {str(node.name): i for i, node in enumerate(graph.nodes)}
-        moved = {i: index[str(node.name)] for i, node in enumerate(inner.graph.nodes)}
-        kernels = []
-        for place in plan.kernels:
-            sub_graph = place.sub_graph.substitute(graph, moved)
-            target = self._brought(inner, place.target)
-            kernels.append(BodyKernel(sub_graph.inside, target, sub_graph.nested, place.rule))
-        return tuple(kernels)
+def body_options(problem: Problem, graph: DataflowGraph) -> CompileOptions:
+    """Return the options of a search of a body: for latency, in the own precision of the model, without a comparison."""
+    options = problem.options
 
-    def _brought(self, inner: Problem, target: Target) -> Target:
+    def fitting(texts: Iterable[str], name: str) -> tuple[str, ...]:
+        return tuple(text for text in texts if _is_choice(graph, problem.menu, {name: (text,)}))
+
+    return CompileOptions(
+        db=options.db,
+        use_tuned=options.use_tuned,
+        search=options.search,
+        strategy=options.strategy,
+        percentile=options.percentile,
+        measure_budget=options.measure_budget,
+        remeasure=options.remeasure,
+        finals=False,
+        min_gain=options.min_gain,
+        fusion=options.fusion,
+        launch_penalties_s=options.launch_penalties_s,
+        seed=options.seed,
+        force=fitting(options.force, "force"),
+        forbid=fitting(options.forbid, "forbid"),
+        baseline="none",
+    )
+
+
+def body_kernels(
+    outer: Problem, inner: Problem, graph: DataflowGraph, plan: Plan, build_of: Callable[[Target], str]
+) -> tuple[BodyKernel, ...]:
+    """Return the plan of a body's own problem as kernels of the body, with the plans of bodies inside it.
+
+    Args:
+        outer: The problem of the graph that holds the body.
+        inner: The body's own problem.
+        graph: The body.
+        plan: The plan.
+        build_of: Returns the build of a target's toolchain.
+    """
+
+    def brought(target: Target) -> Target:
         if inner.kernels.bodies.as_json(target) is None:
             return target.without_rule
-        plan = tuple(
-            tuple(replace(kernel, target=self._brought(inner, kernel.target)) for kernel in kernels)
+        plans = tuple(
+            tuple(replace(kernel, target=brought(kernel.target)) for kernel in kernels)
             for kernels in inner.kernels.bodies.of(target)
         )
-        return self.survey.problem.kernels.bodies.add(plan, self.session.build_of)
+        return outer.kernels.bodies.add(plans, build_of)
+
+    index = {str(node.name): i for i, node in enumerate(graph.nodes)}
+    moved = {i: index[str(node.name)] for i, node in enumerate(inner.graph.nodes)}
+    kernels = []
+    for place in plan.kernels:
+        sub_graph = place.sub_graph.substitute(graph, moved)
+        kernels.append(BodyKernel(sub_graph.inside, brought(place.target), sub_graph.nested, place.rule))
+    return tuple(kernels)
 
 
 def _fastest_single(survey: Survey) -> list[Plan]:

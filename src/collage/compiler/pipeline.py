@@ -304,7 +304,8 @@ def _searched(
     def priced(plans: Sequence[Plan]) -> list[Plan]:
         return [with_costs(plan, [estimate_s(costs, kernel) for kernel in plan.kernels]) for plan in plans]
 
-    search = partial(search_until_stable, problem, survey, costs, records)
+    variants_of = partial(known_autotuned, problem, costs, records)
+    search = partial(search_until_stable, problem, survey, costs, variants_of=variants_of)
     tuning = ""
     if tune_s:
         candidates, _ = search(candidates)
@@ -425,6 +426,10 @@ def _mixes(survey: Survey, plans: Sequence[Plan], singles: Sequence[Plan]) -> li
 
 
 def _is_allowed(problem: Problem, plan: Plan) -> bool:
+    """Return True if the user's choices allow a plan, and it leaves kernels that the model has already alone."""
+    made_earlier = problem.graph.kernel_call_bits
+    if any(len(place.sub_graph) > 1 and place.sub_graph.inside.bits & made_earlier for place in plan.kernels):
+        return False
     return all(problem.choices.allows(place.sub_graph, place.target) for place in plan.kernels)
 
 

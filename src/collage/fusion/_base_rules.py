@@ -15,6 +15,7 @@ from collage.toolchains import Support
 
 __all__ = [
     "DFPatternFusionRule",
+    "GivenFusionRule",
     "GraphPattern",
     "HostFusionRule",
     "NodePredicate",
@@ -143,3 +144,20 @@ class HostFusionRule(FusionRule):
         for i, node in enumerate(graph.nodes):
             if not graph.is_kernel_call(i) and (self.takes is None or self.takes(node)):
                 yield Found(SubGraph(graph, IndexSet(1 << i)), (self.name,))
+
+
+@dataclass(frozen=True)
+class GivenFusionRule(FusionRule):
+    """A candidate for every sub-graph that is given.
+
+    Attributes:
+        sub_graphs: The sub-graphs, of one dataflow graph.
+        name: Names the rule.
+    """
+
+    sub_graphs: tuple[SubGraph, ...]
+    name: str = "partition_for"
+
+    def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
+        """The sub-graphs."""
+        return [Found(sub_graph, (self.name,)) for sub_graph in self.sub_graphs]

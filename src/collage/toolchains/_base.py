@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import Unsupported
+from collage.graph import KERNEL_DOMAIN
 from collage.toolchains._contract import Availability, OptionValues, PatternEntry, Support
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def kernel_for(toolchain: Toolchain, kernel: ir.Model) -> ir.Model:
 
 def support_for(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:
     """Return if a toolchain takes an operator, as it stands or as several of ONNX's own. Never raises."""
+    if node.domain == KERNEL_DOMAIN:
+        return Support(False, "it is a kernel that was made earlier")
     support = toolchain.supports(node, target)
     if support.ok:
         return support
