@@ -40,8 +40,8 @@ class PatternMatch(Protocol):
 class GraphPattern(Protocol):
     """The part of a dataflow pattern that the rules need."""
 
-    def find_all(self, graph: ir.Graph) -> Iterable[PatternMatch]:
-        """Every match in a graph; matches may overlap."""
+    def find_all(self, graph: ir.Graph, mode: str = ...) -> Iterable[PatternMatch]:
+        """Every match in a graph; matches may overlap. In the mode ``sets`` the order of interchangeable parts does not count."""
         ...
 
 
@@ -51,7 +51,8 @@ class DFPatternFusionRule(FusionRule):
 
     Attributes:
         pattern: The pattern.
-        predicate: Called with the match; False refuses it. None takes every match.
+        predicate: Called with the match; False refuses it. None takes every match. Of matches that differ only in the order
+            of interchangeable parts, one is asked about.
         name: Names the rule.
     """
 
@@ -72,7 +73,7 @@ class DFPatternFusionRule(FusionRule):
     def _matches(self, graph: ir.Graph, report: FusionReport) -> Iterable[PatternMatch]:
         """The matches; those that were found before the search was stopped, if it was."""
         try:
-            return self.pattern.find_all(graph)
+            return self.pattern.find_all(graph, "sets")
         except MatchBudgetExceeded as error:
             found: list[PatternMatch] = error.found
             report.cap(self.name, len(found))
