@@ -14,24 +14,23 @@ from dataclasses import replace
 from functools import cached_property
 
 from collage._errors import NothingCanRun, ToolchainError, WrongAnswer
-from collage.compiler.body_search import body_candidate, body_kernels, body_options
+from collage.compiler.body_search import body_candidate, body_options, moved_plan
 from collage.compiler.candidates import collect, gather_specs
-from collage.compiler.cost_table import HasTarget
 from collage.compiler.final_comparison import FinalComparison, finalist_of
 from collage.compiler.partition_search import search_until_stable
-from collage.compiler.plans import Plan, lower
+from collage.compiler.plans import lower, plan_of
 from collage.compiler.problem import Problem
 from collage.compiler.result_store import CompileResult, SearchSummary
 from collage.compiler.survey import Survey, supported_baselines
 from collage.cost.cost import Cost
 from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport
-from collage.graph import DataflowGraph, SubGraph, bodies, is_view
-from collage.measure.body_kernels import BodyKernel
+from collage.graph import DataflowGraph, bodies, is_view
 from collage.measure.body_problem import body_model, is_searchable, stated_runs
 from collage.measure.comparison import why_wrong
 from collage.measure.estimator import CostEstimator, MeasuringCostEstimator
 from collage.measure.jobs import weight_bytes
 from collage.measure.session import MeasureSession
+from collage.plan import AnyKernel, Identity, Plan, identity_of
 from collage.search import Partitioning, SearchResult, Transfer
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Availability
@@ -70,8 +69,8 @@ class EstimatedCosts:
         self.strategy_faults: tuple[str, ...] = ()
         self._problem = problem
         self._estimator = estimator
-        self._known: dict[Hashable, Cost] = {problem.key_of(each.sub_graph, each.target): cost for each, cost in known}
-        self._rejected: set[tuple[SubGraph, Target]] = set()
+        self._known: dict[Hashable, Cost] = {problem.key_of(each): cost for each, cost in known}
+        self._rejected: set[Identity] = set()
 
     def searching(self) -> AbstractContextManager[None]:
         """Do nothing: the time of the search is not limited."""
@@ -86,10 +85,10 @@ class EstimatedCosts:
         assert self._problem.placement is not None
         return list(self._problem.placement.transfers(self._problem.graph))
 
-    def known_cost(self, candidate: HasTarget) -> Cost | None:
+    def known_cost(self, candidate: AnyKernel) -> Cost | None:
         """Return the cost of a kernel, or of an equal one; None if the estimator was not asked yet."""
         problem = self._problem
-        if (candidate.sub_graph, candidate.target) in self._rejected:
+        if identity_of(candidate) in self._rejected:
             return Cost.INVALID
         if candidate.target == HOST_TARGET:
             # The host serves views for nothing, kernels made earlier stay, and the rest is its only where nothing else can.
@@ -97,9 +96,9 @@ class EstimatedCosts:
                 map(is_view, candidate.sub_graph.nodes)
             )
             return Cost.ZERO if is_free else Cost.unknown(len(problem.menu) + 1)
-        return self._known.get(problem.key_of(candidate.sub_graph, candidate.target))
+        return self._known.get(problem.key_of(candidate))
 
-    def measured_cost(self, candidate: HasTarget) -> Cost:
+    def measured_cost(self, candidate: AnyKernel) -> Cost:
         """Return the known cost of a kernel; INVALID for all others."""
         return self.known_cost(candidate) or Cost.INVALID
 
@@ -107,18 +106,18 @@ class EstimatedCosts:
         """Ask the estimator about kernels."""
         for candidate in candidates:
             if self.known_cost(candidate) is None:
-                self._known[self._problem.key_of(candidate.sub_graph, candidate.target)] = self._ask(candidate)
+                self._known[self._problem.key_of(candidate)] = self._ask(candidate)
         return [self.measured_cost(candidate) for candidate in candidates]
 
     def _ask(self, candidate: CandidateKernel) -> Cost:
         self.asked += 1
-        kernel, target = self._problem.kernel_of(candidate.sub_graph, candidate.target)
+        kernel, target = self._problem.kernel_of(candidate)
         cost = Cost.of(self._estimator.estimate(kernel, target))
         return Cost.unknown(self._problem.priority(candidate.target) + 1) if cost.is_unknown else cost
 
-    def reject(self, kernel: HasTarget) -> None:
+    def reject(self, kernel: AnyKernel) -> None:
         """Leave a kernel out of every further search."""
-        self._rejected.add((kernel.sub_graph, kernel.target))
+        self._rejected.add(identity_of(kernel))
 
     def expected_s(self, candidate: CandidateKernel) -> float:
         """Return 0: nothing is known about the estimator's unit."""
@@ -149,8 +148,8 @@ def estimated_cover(
     collected = collect(problem, gather_specs(survey), fusion, host_takes_all=True)
     index = CandidateKernelIndex([*collected, *inner])
     # No bound of an estimator's costs is known, so a search could leave out hardly any kernel.
-    costs.measure(list({problem.key_of(each.sub_graph, each.target): each for each in index}.values()))
-    index, result = search_until_stable(problem, survey, costs, index)
+    costs.measure(list({problem.key_of(each): each for each in index}.values()))
+    index, result = search_until_stable(survey, costs, index)
     if result.partitioning is None:
         reason = (
             "nothing that the estimator gives a cost covers all operators"
@@ -163,7 +162,7 @@ def estimated_cover(
 
 def estimated_plan(problem: Problem, costs: EstimatedCosts, cover: Sequence[CandidateKernel]) -> Plan:
     """Return a cover as a plan, with the costs of its kernels."""
-    plan = Plan.of(cover, "estimated", placement=problem.placement)
+    plan = plan_of(cover, "estimated")
     stated = [costs.measured_cost(kernel) for kernel in plan.kernels]
     texts = [f"{cost.seconds:.6g}" if cost.is_known else None for cost in stated]
     kernels = [replace(kernel, cost=text) for kernel, text in zip(plan.kernels, texts, strict=True)]
@@ -183,11 +182,11 @@ def unrun_bodies(survey: Survey, estimator: CostEstimator) -> list[tuple[Candida
     nodes = enumerate(problem.graph.nodes) if problem.placement is None else ()
     found = []
     for index, node in ((i, node) for i, node in nodes if is_searchable(node)):
-        plans: list[tuple[BodyKernel, ...]] = []
+        plans: list[Plan] = []
         cost, runs = Cost.ZERO, stated_runs(node)
         for number, graph in enumerate(DataflowGraph(body, model=problem.model) for body in bodies(node)):
             if not len(graph):
-                plans.append(())
+                plans.append(Plan("", ()))
                 continue
             model = body_model(graph, node, f"body_{number}_of_{index}")
             inner = Problem.of(model, problem.menu, problem.toolchains, body_options(problem, graph))
@@ -196,11 +195,10 @@ def unrun_bodies(survey: Survey, estimator: CostEstimator) -> list[tuple[Candida
             source = EstimatedCosts(inner, estimator, known)
             _, _, cover = estimated_cover(inside, source, FusionReport(), [each for each, _ in known])
             plan = estimated_plan(inner, source, cover.candidates)
-            plans.append(body_kernels(problem, inner, graph, plan, str))
+            plans.append(moved_plan(inner, graph, plan))
             if runs:
                 cost += Cost(runs * cover.cost.unknown_rank, runs * cover.cost.seconds)
-        target = problem.kernels.bodies.add(tuple(plans), str)
-        found.append((body_candidate(problem, index, target), cost))
+        found.append((body_candidate(problem, index, tuple(plans)), cost))
     return [(each, cost) for each, cost in found if problem.choices.allows(each.sub_graph, each.target)]
 
 
@@ -255,6 +253,6 @@ def _fails(survey: Survey, kernel: CandidateKernel, checks: MeasuringCostEstimat
     if kernel.target == HOST_TARGET:
         return False
     try:
-        return checks.why_wrong(*survey.problem.kernel_of(kernel.sub_graph, kernel.target)) is not None
+        return checks.why_wrong(*survey.problem.kernel_of(kernel)) is not None
     except ToolchainError:
         return True

@@ -43,8 +43,8 @@ class PassInfo:
             raise ConfigError(f"a pass needs a name, not {self.name!r}")
         if isinstance(self.opt_level, bool) or not isinstance(self.opt_level, int):
             raise ConfigError(f"pass {self.name!r} needs an opt_level, a whole number, not {self.opt_level!r}")
-        for name_of_list in ("required", "invalidates", "preserves"):
-            names = getattr(self, name_of_list)
+        for listed in ("required", "invalidates", "preserves"):
+            names = getattr(self, listed)
             if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-                raise ConfigError(f"{field!r} of pass {self.name!r} is a list of names, not {names!r}")
-            object.__setattr__(self, field, tuple(names))
+                raise ConfigError(f"{listed!r} of pass {self.name!r} is a list of names, not {names!r}")
+            object.__setattr__(self, listed, tuple(names))
