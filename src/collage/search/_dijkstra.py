@@ -137,7 +137,7 @@ class _Best:
 
 
 def _sharpen(problem: Problem[Any], weights: Weights, bound: Bound, best: _Best, among: Bools) -> tuple[Bound, Bools]:
-    """Improve a bound while many candidates may still be part of a cover that is no worse than the best; return these.
+    """Improve a bound while many candidates may still be part of a cover as good as the best; return these.
 
     The others are left out at once, so the bound that comes back bounds such covers only. The best cover is improved too.
     """

@@ -42,7 +42,7 @@ _START: Label = (0, 0, 0, -1, (), None)
 
 
 class LabelAlgebra(Protocol[M]):
-    """What a partial cover remembers beside its covered set. The memory of an empty cover is ``()``."""
+    """The memory of partial covers beside their covered sets. That of an empty cover is ``()``."""
 
     @property
     def first_weight(self) -> int:
