@@ -47,6 +47,9 @@ class CostTable:
         error_price_s: Seconds that the search adds for each unit of relative error of a kernel of reduced precision.
         overheads: Measured overheads of a call, by target.
         batch_size: So many kernels are measured at once.
+        proves: True if the search goes on until no other cover can cost less.
+        min_gain: Share of the best cover's cost below which a hoped-for gain is not worth a measurement.
+        searching: Returns a context within which the time of a search counts.
         say: Called with each line of progress.
         strategy_faults: The fault with the user's search strategy, which is not asked again then.
     """
@@ -57,6 +60,9 @@ class CostTable:
         self.error_price_s = 0.0
         self.overheads: dict[Target, Overheads] = {}
         self.batch_size = _BATCH_SIZE
+        self.proves = problem.options.proves
+        self.min_gain = problem.options.min_gain
+        self.searching = self.budget.searching
         self.say = session.say
         self.strategy_faults: tuple[str, ...] = ()
         self._problem = problem

@@ -23,6 +23,7 @@ from collage.compiler.partition_search import best_plans, in_one_process, search
 from collage.compiler.plans import estimate_s, predicted_s, single_plans, with_costs
 from collage.compiler.precision_cuts import plans_by_cuts
 from collage.compiler.precision_front import find_front
+from collage.compiler.problem import Problem
 from collage.compiler.refinement import Refinement
 from collage.compiler.refusals import with_named_targets
 from collage.compiler.result_store import CompileResult, SearchSummary
@@ -60,11 +61,7 @@ def search_plans(
     index, tuning = search.with_tuned_and_bodies(index, find_plan)
     if math.isfinite(costs.best_single_s):
         progress.best = f"best single {costs.best_single_s * 1e3:.3f} ms"
-    search.singles = [
-        plan
-        for plan in single_plans(lab.problem, lab.survey, index)
-        if all(lab.problem.choices.allows(kernel.sub_graph, kernel.target) for kernel in plan.kernels)
-    ]
+    search.singles = [plan for plan in single_plans(lab.problem, lab.survey, index) if _is_allowed(lab.problem, plan)]
     result = None
     if search.has_choice(index):
         result, finals = decide(index, search.cheapest, search.finalists, search.compare, costs)
@@ -125,7 +122,8 @@ class _PlanSearch:
 
     def cheapest(self, index: CandidateKernelIndex) -> tuple[CandidateKernelIndex, SearchResult[CandidateKernel]]:
         """Return the candidates after the search, with those that it added, and its result."""
-        return search_until_stable(self._lab, self._records, index)
+        variants_of = partial(known_autotuned, self._lab.problem, self._lab.costs, self._records)
+        return search_until_stable(self._lab.survey, self._lab.costs, index, variants_of=variants_of)
 
     def finalists(self, index: CandidateKernelIndex, result: SearchResult[CandidateKernel]) -> list[Plan]:
         """Return the plans to compare: singles, the best of the search, and what is derived from these."""
@@ -188,6 +186,14 @@ def _mixes(survey: Survey, plans: Sequence[Plan], singles: Sequence[Plan]) -> li
     """Return the best plans of the search other than singles, by new names."""
     mixes = [plan for plan in plans if not _is_single_already(survey, plan) and not _is_among(singles, plan)]
     return [replace(plan, name=f"mix {i}") for i, plan in enumerate(mixes[: survey.problem.options.finalists], 1)]
+
+
+def _is_allowed(problem: Problem, plan: Plan) -> bool:
+    """Return True if the user's choices allow a plan, and it leaves kernels that the model has already alone."""
+    made_earlier = problem.graph.kernel_call_bits
+    if any(len(place.sub_graph) > 1 and place.sub_graph.inside.bits & made_earlier for place in plan.kernels):
+        return False
+    return all(problem.choices.allows(place.sub_graph, place.target) for place in plan.kernels)
 
 
 def _is_among(plans: Sequence[Plan], plan: Plan) -> bool:

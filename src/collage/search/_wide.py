@@ -3,27 +3,25 @@
 The rule is ``SubGraph.is_admissible``: every consumer outside comes, in index order, after the last exit.
 
 Two kernels may each be convex and still feed each other, and a covered set does not remember whether its cover did.
-So a label here is a covered set together with its **detours**: the pairs of uncovered nodes between which the data
-flows through a covered node. A candidate that holds such a pair would wait for its own result. Of two labels of equal
-covered set, the one that costs no less and detours no less is dropped; nothing else is, so the search stays exact.
+So the memory of a label here is its **detours**: the pairs of uncovered nodes between which the data flows through a
+covered node. A candidate that holds such a pair would wait for its own result. Of two labels of equal covered set, the
+one that costs no less and detours no less is dropped; nothing else is, so the search stays exact.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
-from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 
 from collage.cost.cost import Cost
 from collage.graph import iterate_bits
-from collage.search._bounds import Heads
-from collage.search._dijkstra import DEFAULT_MAX_STATES, Edges, Found, Path, find_paths
-from collage.search._problem import Bools, Ints, Problem, trailing_ones
+from collage.search._dijkstra import DEFAULT_MAX_STATES, find_paths
+from collage.search._labels import Found, Path
+from collage.search._problem import Bools, Ints, Problem
 from collage.search._quotient import find_cycle, kernel_successors
 from collage.search._results import as_partitioning, no_cover, statistics_of, weigh
 from collage.search._values import C, CostOf, DependencyGraph, NoCover, Partitioning
@@ -32,7 +30,7 @@ from collage.search._weights import Weights
 __all__ = ["Flow", "find_wide", "wide_shortest_path"]
 
 Detours = tuple[int, ...]
-"""Uncovered nodes that each uncovered node reaches through covered ones, as bits; 0 for covered nodes."""
+"""Uncovered nodes that each uncovered node reaches through covered ones, as bits; 0 for covered nodes. Empty for none."""
 
 
 def wide_shortest_path(
@@ -77,12 +75,21 @@ def find_wide(
     plain = find_paths(problem, weights, prices=prices, known=known, max_states=max_states)
     if not plain.paths or not flow.has_ring(plain.paths[0]):
         return plain
-    found = _settle_labels(problem, weights, flow, plain, max_states)
-    return replace(found, states=found.states + plain.states, transitions=found.transitions + plain.transitions)
+    # Covers by admitted candidates alone are always acyclic.
+    admitted = find_paths(problem, weights.without(~flow.admitted), max_states=max_states)
+    known = admitted.paths[0].candidates if admitted.paths else ()
+    found = find_paths(problem, weights, algebra=flow, prices=plain.prices, known=known, max_states=max_states)
+    if not found.exact and found.lower_bound is not None and plain.lower_bound is not None:
+        found.lower_bound = max(found.lower_bound, plain.lower_bound)
+    found.states += plain.states
+    found.transitions += plain.transitions
+    return found
 
 
 class Flow:
-    """The data flow between nodes, as candidates change it."""
+    """The data flow between nodes, as candidates change it: an algebra of labels whose memory is their detours."""
+
+    first_weight = 0
 
     def __init__(self, problem: Problem[Any], graph: DependencyGraph) -> None:
         self._problem = problem
@@ -126,68 +133,32 @@ class Flow:
         kernels = [self._problem.candidates[i].bits for i in path.candidates]
         return find_cycle(kernel_successors(self._graph, kernels)) is not None
 
-    def cover(self, detours: Detours, covered: int, bits: int) -> Detours | None:
-        """Detours after one more kernel; None if that would wait for its own result.
+    def extend(self, memory: Detours, candidate: int, bits: int, covered: int) -> tuple[int, Detours] | None:
+        """Return the detours after one more kernel; None if that would wait for its own result.
 
         Pairs are left out that change nothing: between them data flows anyway, and no candidate holds both.
         """
+        n, reach = self._problem.n, self._reach
+        detours = memory or (0,) * n
         below = 0
         for node in iterate_bits(bits):
             if detours[node] & bits:
                 return None
-            below |= self._reach[node] | detours[node]
-        open_nodes = ~(covered | bits) & ((1 << self._problem.n) - 1)
+            below |= reach[node] | detours[node]
+        open_nodes = ~covered & ((1 << n) - 1)
         below &= open_nodes
-        result = [0] * self._problem.n
+        result = [0] * n
         for node in iterate_bits(open_nodes):
             row = detours[node]
-            if (self._reach[node] | row) & bits:
+            if (reach[node] | row) & bits:
                 row |= below
             result[node] = row & open_nodes & self._telling[node]
-        return tuple(result)
+        return 0, tuple(result) if any(result) else ()
 
-
-def _settle_labels(problem: Problem[Any], weights: Weights, flow: Flow, plain: Found, max_states: int) -> Found:
-    """Dijkstra over labels, below the best cover by admitted candidates alone, which is always acyclic."""
-    prices = plain.prices
-    assert prices is not None
-    bound = Heads(problem, weights.valid).relax(weights.coarse, prices)
-    fallback = find_paths(problem, weights.without(~flow.admitted), max_states=max_states)
-    keep, limit = weights.valid, None
-    if fallback.paths:
-        limit = fallback.paths[0].weight - (bound.value << weights.coarse_shift)
-        keep = keep & (bound.slack <= (limit >> weights.coarse_shift))
-    edges = Edges(problem, weights, bound, keep)
-    found = replace(fallback, lower_bound=plain.lower_bound, exact=True, considered=int(keep.sum()))
-    serial = 0
-    heap: list[Any] = [(0, 0, 0, serial, (), (0,) * problem.n)]
-    settled: dict[tuple[int, int], list[Detours]] = {}
-    while heap:
-        distance, node, above, _, taken, detours = heappop(heap)
-        known = settled.setdefault((node, above), [])
-        if any(all(not a & ~b for a, b in zip(other, detours, strict=True)) for other in known):
-            continue
-        known.append(detours)
-        if node == problem.n:
-            weight = sum(weights.exact(i) for i in taken)
-            return replace(found, paths=[Path(taken, weight)], lower_bound=weight)
-        found.states += 1
-        found.farthest = max(found.farthest, node)
-        if found.states > max_states:
-            return replace(found, capped=True, exact=False)
-        covered = (1 << node) - 1 | above << node
-        for slack, candidate, bits, _, _ in edges[node]:
-            if limit is not None and distance + slack > limit:
-                break
-            if bits & above:
-                continue
-            after = flow.cover(detours, covered, bits << node)
-            if after is None:
-                continue
-            rest = above | bits
-            ones = trailing_ones(rest)
-            length = distance + slack + edges.skips(problem.shapes[candidate][1], node + ones)
-            serial += 1
-            found.transitions += 1
-            heappush(heap, (length, node + ones, rest >> ones, serial, (*taken, candidate), after))
-    return replace(found, exact=True)
+    def excess(self, mine: Detours, others: Detours) -> int | None:
+        """Return 0 if one label detours no more than another, so that it can go on wherever the other can."""
+        if not mine:
+            return 0
+        if not others:
+            return None
+        return None if any(a & ~b for a, b in zip(mine, others, strict=True)) else 0

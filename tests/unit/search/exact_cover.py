@@ -1,4 +1,4 @@
-"""The exact cover as a constraint programme (extra ``exact``): an oracle, and for graphs too wide to search."""
+"""The exact cover as a constraint programme: an oracle."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from collage._errors import UsageError
+import pytest
+
 from collage.cost.cost import Cost
 from collage.graph import iterate_bits
-from collage.search._dijkstra import Found, Path
+from collage.search._labels import Found, Path
 from collage.search._problem import Problem
 from collage.search._quotient import find_cycle, kernel_successors
 from collage.search._results import as_partitioning, no_cover, weigh
@@ -17,6 +18,8 @@ from collage.search._values import C, CostOf, DependencyGraph, NoCover, Partitio
 from collage.search._weights import Weights
 
 __all__ = ["exact_cover"]
+
+cp_model = pytest.importorskip("ortools.sat.python.cp_model")
 
 _WEIGHT_BITS = 62
 
@@ -42,9 +45,6 @@ def exact_cover(
         launch_penalty_of: Seconds that each kernel costs beyond its own cost.
         priority_of: Priority of a candidate's target, 0 preferred most.
         time_limit_s: Seconds after which the best cover so far is returned, not proved optimal.
-
-    Raises:
-        UsageError: OR-tools is not installed.
     """
     began = time.perf_counter()
     problem = Problem(n, candidates, priority_of)
@@ -65,7 +65,6 @@ def exact_cover(
 
 
 def _solve(problem: Problem[Any], weights: Weights, graph: DependencyGraph | None, time_limit_s: float | None) -> Found:
-    cp_model = _cp_model()
     missing = problem.first_uncoverable(weights.valid)
     if missing is not None:
         return Found([], farthest=missing)
@@ -97,11 +96,3 @@ def _solve(problem: Problem[Any], weights: Weights, graph: DependencyGraph | Non
             bound = weight if is_best else int(max(0.0, solver.best_objective_bound)) << shift
             return Found([Path(chosen, weight)], bound, exact=is_best, capped=not is_best)
         model.add(sum(taken[chosen[kernel]] for kernel in ring) <= len(ring) - 1)
-
-
-def _cp_model() -> Any:
-    try:
-        from ortools.sat.python import cp_model
-    except ImportError:
-        raise UsageError("the exact search needs OR-tools; install it with: pip install 'collage[exact]'") from None
-    return cp_model
