@@ -22,9 +22,9 @@ from collage.compiler.problem import Problem
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Interval, Summary
 from collage.database.database import Database
-from collage.measure.comparison import Comparison
 from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.jobs import Job
+from collage.measure.race import Comparison
 from collage.measure.session import MeasureSession
 from collage.runtime import Recipe
 from collage.target import Target
@@ -152,7 +152,7 @@ class NoisyMachine:
         monkeypatch.setattr(MeasureSession, "_measure", lambda *args: self.measure(*args))
         monkeypatch.setattr(MeasureSession, "check", lambda *args: self.check(*args))
         monkeypatch.setattr("collage.compiler.final_comparison.finalist_of", self.finalist)
-        monkeypatch.setattr("collage.compiler.final_comparison.compare_end_to_end", self.race)
+        monkeypatch.setattr("collage.compiler.final_comparison.race", self.race)
         monkeypatch.setattr("collage.compiler.final_comparison.why_wrong", lambda *_: None)
 
     def seconds(self, target: Target, nodes: Iterable[ir.Node]) -> float:

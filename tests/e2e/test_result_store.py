@@ -15,8 +15,8 @@ import collage
 from collage.cost.statistics import Interval
 from collage.database.database import Database
 from collage.fusion import FusionOptions, FusionStyle
-from collage.measure.comparison import Comparison
 from collage.measure.finalist import Finalist
+from collage.measure.race import Comparison
 from tests.e2e.test_remeasure import SECONDS, NoisyMachine, compiled
 
 SEED = 7
@@ -210,7 +210,7 @@ def test_a_damaged_result_is_as_good_as_none(
 ) -> None:
     first = compiled(tmp_path, machine.operators, finals=True)
     with Database(str(tmp_path / "db.sqlite")) as database:
-        ((name, value),) = database.facts("plan-3")
+        ((name, value),) = database.facts("plan-4")
         damaged = copy.deepcopy(value)
         damage(damaged["plans"][0])
         database.keep_fact(damaged, **name)

@@ -22,10 +22,10 @@ from collage.compiler.survey import Survey
 from collage.cost.cost import Cost
 from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport, FusionSpec, UnionFusionRule
 from collage.graph import SubGraph, is_view
-from collage.measure.comparison import why_wrong
 from collage.measure.estimator import CostEstimator, MeasuringCostEstimator
 from collage.measure.jobs import weight_bytes
 from collage.measure.session import MeasureSession
+from collage.measure.track import why_wrong
 from collage.search import (
     NoCover,
     Partitioning,

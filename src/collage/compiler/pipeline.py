@@ -36,9 +36,6 @@ from collage.compiler.effective_options import check_estimator_options, effectiv
 from collage.compiler.estimated_search import plan_by_estimator
 from collage.compiler.final_comparison import (
     FinalComparison,
-    baseline_of,
-    compare_again,
-    lowered_again,
     unmeasured,
 )
 from collage.compiler.given_plan import given_plan, targets_of_plan, with_read_plan
@@ -66,6 +63,7 @@ from collage.compiler.refusals import (
     unsearched_bodies,
     with_named_targets,
 )
+from collage.compiler.remembered import recalled
 from collage.compiler.report import compile_report
 from collage.compiler.result_store import CompileResult, ResultStore, SearchSummary
 from collage.compiler.side_by_side import side_by_side
@@ -84,7 +82,6 @@ from collage.measure.tuning_records import TuningRecords
 from collage.options import CompileOptions
 from collage.runtime import Executable, Recipe
 from collage.search import SearchResult
-from collage.system.load import is_busy
 from collage.system.progress import Progress, ProgressEvent, is_notebook, shown
 from collage.system.scratch import make_scratch, scratch
 from collage.target import TargetLike
@@ -181,7 +178,7 @@ def compile(
             ends_at=told.ends_at,
         )
         survey_s = time.monotonic() - started
-        survey, result = find_plan(survey, session, database, estimator, told, may_choose_threads=targets is None)
+        survey, result = find_plan(survey, session, database, estimator, told, may_choose_threads=True)
         finals = result.finals
         assert finals.recipe is not None
         facts["nodes"] = len(survey.problem.graph)
@@ -197,7 +194,7 @@ def compile(
             plan_file_of(survey.problem, finals.plan, model_digest(survey.problem.model)).save(options.plan_out)
         if result.tried is not None:
             write_record(renamed(result.tried, survey.problem, finals), workspace)
-        write_metadata(workspace / recipe.model_file, {row.name: row.estimate_us for row in recipe.report.kernels})
+        write_metadata(workspace / recipe.model_file, {row.name: row.time_us for row in recipe.report.kernels})
         executable = settle(recipe, workspace, toolchains)
         with_final_size(executable, options)
         return executable
@@ -274,7 +271,7 @@ def _plan(survey: Survey, session: MeasureSession, database: Database, told: Pro
     options = problem.options
     is_fresh = options.remeasure or options.tune_s or options.front or not options.is_plain
     known = None if is_fresh else store.load()
-    if known is not None and (holds := _recalled(survey, session, known, store)) is not None:
+    if known is not None and (holds := recalled(survey, session, database, known, store)) is not None:
         return holds
     result = _searched(survey, session, database, candidates, fusion, told)
     is_unfinished = survey.is_cut_short or _is_unfinished(options, result)
@@ -358,28 +355,6 @@ def _searched(
         return result
     tried = record_of_trials(problem, survey, session, finals, costs=costs, found=found, fusion=fusion)
     return replace(result, tried=tried)
-
-
-def _recalled(
-    survey: Survey, session: MeasureSession, known: CompileResult, store: ResultStore
-) -> CompileResult | None:
-    """Build the plan of an earlier compilation. Compare it again if that choice was in doubt and the machine is calm.
-
-    Returns:
-        The result; None if that plan cannot be built now, or is wrong.
-    """
-    problem = survey.problem
-    finals = lowered_again(problem, session, known.finals)
-    if finals is None or finals.plan is None or not judged(problem, session, survey.precision, [finals.plan]):
-        return None
-    if not finals.is_in_doubt or is_busy():
-        return replace(known, finals=finals)
-    again = compare_again(problem, session, finals, baseline_of(survey, session))
-    if again is finals:
-        return replace(known, finals=finals)
-    result = replace(known, finals=again, is_remembered=False)
-    store.keep(result)
-    return result
 
 
 def _is_unfinished(options: CompileOptions, result: CompileResult) -> bool:

@@ -36,7 +36,7 @@ from collage.toolchains import TUNED
 
 __all__ = ["CompileResult", "ResultStore", "SearchSummary"]
 
-_FACT = "plan-3"
+_FACT = "plan-4"
 _TRIED_FACT = "tried-1"
 _ELSEWHERE = (
     "db",
@@ -216,6 +216,7 @@ class ResultStore:
             additive_error=told["additive_error"],
             rivals={name: Interval(*interval) for name, interval in told["rivals"].items() if name in known},
             overruled=told["overruled"],
+            shares=tuple(told["shares"]),
         )
         if told["baseline"] is not None:
             arguments = {"target": told["baseline"]["target"]}
@@ -244,6 +245,7 @@ class ResultStore:
             "time": finals.time and list(astuple(finals.time)),
             "speedup": finals.speedup and [finals.speedup[0], *finals.speedup[1].as_list()],
             "overruled": finals.overruled,
+            "shares": list(finals.shares),
             "baseline": None if baseline is None else {"target": target, "standing": _standing_told(baseline)},
             "rivals": {name: interval.as_list() for name, interval in finals.rivals.items()},
             "additive_error": finals.additive_error,
@@ -362,13 +364,13 @@ def _standing_told(standing: FinalistResult) -> dict[str, Any]:
         "paired_s": standing.paired_s,
         "ratio": ratio and [ratio[0], *ratio[1].as_list()],
         "rounds_s": list(standing.rounds_s),
-        "alone": standing.alone and list(astuple(standing.alone)),
+        "slower": list(standing.slower),
         "lost": standing.lost,
     }
 
 
 def _standing(entry: Finalist, told: Mapping[str, Any]) -> FinalistResult:
-    time, alone, ratio = told["time"], told["alone"], told["ratio"]
+    time, ratio = told["time"], told["ratio"]
     return FinalistResult(
         entry,
         Status(told["status"]),
@@ -379,7 +381,7 @@ def _standing(entry: Finalist, told: Mapping[str, Any]) -> FinalistResult:
         paired_s=told["paired_s"],
         ratio=ratio and (ratio[0], Interval(*ratio[1:])),
         rounds_s=tuple(told["rounds_s"]),
-        alone=alone and Summary(*alone),
+        slower=tuple(told["slower"]),
         lost=told["lost"],
     )
 

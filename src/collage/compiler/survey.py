@@ -27,10 +27,8 @@ from collage.target import HOST_TARGET, Target
 from collage.toolchains import Availability, Support, support_for
 from collage.transform import simplifying_passes
 
-__all__ = ["HOPELESS", "LATE", "Reference", "Survey", "baselines_of", "supported_baselines", "survey_model"]
+__all__ = ["LATE", "Reference", "Survey", "baselines_of", "supported_baselines", "survey_model"]
 
-HOPELESS = 2.5
-"""A single target this many times slower than the best, measured alone, is reported with that time and not raced."""
 LATE = "not measured: the time budget leaves no time for it"
 """The refusal of a target of reduced precision for which there was no time."""
 _SHARE_LEFT = {"bf16": 0.25, "int8": 0.5}

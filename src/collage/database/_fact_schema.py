@@ -160,7 +160,7 @@ _STANDING: Mapping[str, Callable[[Any], bool]] = {
     "paired_s": _is_finite_or_none,
     "ratio": lambda value: value is None or _are_figures(value, 3),
     "rounds_s": lambda value: isinstance(value, list) and all(map(is_finite, value)),
-    "alone": _is_summary,
+    "slower": lambda value: isinstance(value, list) and all(map(is_finite, value)),
     "lost": lambda value: isinstance(value, bool),
 }
 
@@ -174,6 +174,7 @@ _RESULT: Mapping[str, Callable[[Any], bool]] = {
     "rivals": lambda value: isinstance(value, dict) and all(_are_figures(each, 2) for each in value.values()),
     "baseline": lambda value: value is None or _has(_BASELINE, value),
     "overruled": _is_text_or_none,
+    "shares": lambda value: isinstance(value, list) and all(map(is_finite, value)),
     "additive_error": lambda value: value is None or (isinstance(value, int | float) and type(value) is not bool),
     "kernels_ok": lambda value: value is None or isinstance(value, bool),
     "kernels_error": _is_finite_or_none,
@@ -228,13 +229,14 @@ def _is_verdict_on_preparation(value: Any) -> bool:
 
 
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "bench-1": lambda value: isinstance(value, list) and all(isinstance(target, str) for target in value),
     "calm-2": lambda value: is_finite(value) and value > 0,
     "hand-over-1": _is_hand_over,
     "lengths-1": _are_lengths,
     "machine": lambda value: isinstance(value, dict),
     "overheads-2": _is_overheads,
     "peak-2": _is_peak,
-    "plan-3": _is_result,
+    "plan-4": _is_result,
     "preparation-1": _is_verdict_on_preparation,
     "profile": _is_profile,
     "quarantine": _is_quarantine,

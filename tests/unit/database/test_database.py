@@ -378,7 +378,7 @@ STANDING = {
     "paired_s": 1e-3,
     "ratio": [1.0, 0.9, 1.1],
     "rounds_s": [1e-3, 1.1e-3],
-    "alone": None,
+    "slower": [2.5, 2.4],
     "lost": False,
 }
 PLAN = {"name": "a", "single": "llvm", "kernels": [KERNEL], "predicted_s": None, "standing": STANDING}
@@ -389,6 +389,7 @@ RESULT = {
     "speedup": [1.0, 0.9, 1.1],
     "rivals": {"b": [0.99, 1.01]},
     "overruled": None,
+    "shares": [1.0],
     "baseline": {"target": None, "standing": STANDING},
     "additive_error": -0.1,
     "kernels_ok": None,
@@ -415,7 +416,7 @@ FORMS = [
     ("quarantine", {"since_s": 1.0, "reason": "died"}, [{}, {"since_s": "x", "reason": ""}]),
     ("share-2", {"ok": False, "reason": "crash"}, [{"ok": 1}, []]),
     (
-        "plan-3",
+        "plan-4",
         RESULT,
         [
             [],
