@@ -28,6 +28,7 @@ from typing import Any
 from collage._errors import LimitNotMet, NothingCanRun, WrongAnswer
 from collage.compiler.accuracy_budget import judged, within_budget
 from collage.compiler.additive_error import additive_error
+from collage.compiler.assumptions import assumed_options
 from collage.compiler.autotune import autotune, known_autotuned
 from collage.compiler.body_search import body_candidates, estimated_bodies
 from collage.compiler.candidates import collect, gather_specs
@@ -160,6 +161,8 @@ def compile(
             callback = stack.enter_context(shown())
         told = Progress(callback, _PHASES, options.time_budget_s)
         told.enter("read")
+        for note in assumed_options(options, menu) if estimator is None else ():
+            told(note)
         told("reading the model")
         source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
         workspace = stack.enter_context(scratch())

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from collage.compiler.assumptions import assumed_lengths
 from collage.compiler.precision_sensitivity import EXEMPT, keep_unbounded_in_float
 from collage.compiler.precision_session import Precision, open_precision
 from collage.compiler.preparation import Preparation, PreparationDiffers, Verdict, find_guilty
@@ -162,6 +163,8 @@ def survey_model(
     _check_preparation(problem, session, preparation, checking[0])
     reference = Reference(checking[0], preparation.original, preparation.verdict)
     if reference.failure is None:
+        if (note := assumed_lengths(problem.model, checking[0].dims, problem.options.dims)) is not None:
+            session.say(note)
         problem = replace(problem, options=replace(problem.options, dims=checking[0].dims))
     if reference.failure is not None:
         refusal = f"not measured: {reference.failure}"

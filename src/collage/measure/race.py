@@ -158,8 +158,8 @@ class _Race:
         """Take the first sample.
 
         Returns:
-            The runners that go on, and those that are so slow that a second sample decides. The fastest one goes on in any case, and
-            the fastest single toolchain, in the model's own precision too.
+            The runners that go on, and those that are so slow that a second sample decides. The fastest one goes on in any
+            case, and the fastest single toolchain, in the model's own precision too.
         """
         track = self._sample(runners)
         candidates = [runner for runner in track if runner.finalist.is_candidate]
