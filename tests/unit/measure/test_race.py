@@ -19,8 +19,8 @@ from collage.cost.statistics import Interval
 from collage.measure import race as race_module
 from collage.measure import track as track_module
 from collage.measure import turns as turns_module
-from collage.measure.finalist import Finalist
-from collage.measure.race import Comparison, race
+from collage.measure.finalist import THROUGHPUT, Finalist
+from collage.measure.race import Comparison, near_again, race
 from collage.measure.track import ComparisonPlan
 
 
@@ -276,6 +276,27 @@ def test_below_two_milliseconds_nothing_is_left_out(seconds: list[float], factor
         entries = [entry(f"e{i}", each) for i, each in enumerate(seconds[:-1])]
         result = run(*entries, entry("last", last, disturbed=disturbed, factor=min(factor, 0.0019 / last)))
     assert all(standing.ratio is not None and not standing.slower for standing in result.standings)
+
+
+def test_what_was_left_out_is_qualified_again_beside_the_returned_plan() -> None:
+    left_out = entry("far", 0.030), entry("near", 0.011), entry("dead", 0.005, dies_after=0)
+    assert near_again(entry("mix", 0.010, 3), left_out, 1e-4) == ["near"]
+    assert near_again(entry("mix", 0.010, 3, dies_after=0), left_out, 1e-4) == []
+
+
+def test_a_figure_of_throughput_is_raced_like_a_latency() -> None:
+    class Serving(Track):
+        def call(self, method: str, timeout_s: float, **params: Any) -> Any:
+            if method != "serve":
+                return super().call(method, timeout_s, **params)
+            (seconds,) = super().call("run", timeout_s, runs=1)
+            return {"runs_per_s": 1.0 / seconds, "p99_s": 2 * seconds}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(track_module, "Worker", Serving)
+        result = run(entry("single", 0.010), entry("mix", 0.008, 3), entry("far", 0.1), figure=THROUGHPUT)
+    assert result.winner is not None and result.winner.finalist.name == "mix"
+    assert result.winner.details["p99_s"] == pytest.approx(0.016, rel=0.2) and result.standings[2].slower
 
 
 def test_the_best_single_of_the_models_own_precision_is_raced_however_slow() -> None:
