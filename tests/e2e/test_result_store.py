@@ -46,7 +46,7 @@ class Machine(NoisyMachine):
         self.fields: list[int] = []
         self.is_noisy = self.is_busy = self.is_tied = False
         self.take_over(monkeypatch)
-        monkeypatch.setattr("collage.compiler.pipeline.is_busy", lambda: self.is_busy)
+        monkeypatch.setattr("collage.compiler.remembered.is_busy", lambda: self.is_busy)
 
     def race(self, finalists: Sequence[Finalist], *_: object, **__: object) -> Comparison:
         found = super().race(finalists)
