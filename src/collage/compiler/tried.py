@@ -365,14 +365,13 @@ class _Collector:
         owners = _owners(returned)
         for plan in finals.plans:
             standing = finals.standings.get(plan.name)
-            time = None if standing is None else standing.time
             yield TriedPlan(
                 plan.name,
                 tuple(str(target) for target in plan.targets),
                 len(plan.kernels),
                 "not compared" if standing is None else standing.status.value,
                 None if self.costs is None else _us(predicted_s(self.problem, self.costs, plan)),
-                None if time is None else time.median_s * 1e6,
+                None if standing is None else _us(standing.paired_s),
                 in_short("" if standing is None else why_left_out(standing) or "", self.session.workspace),
                 plan.name == returned.name,
                 plan.single is not None,
