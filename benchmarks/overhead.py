@@ -71,7 +71,7 @@ def small_models() -> list[ir.Model]:
             body += f"c{layer} = Conv <pads = [1,1,1,1]> ({last}, w{layer}) r{layer} = Relu (c{layer})\n"
             last = f"r{layer}"
         network = f"(float[1,3,{side},{side}] x) => (float[1,64,{side},{side}] {last}) {{{body}}}"
-        models.append(kernel(f"convs {side}", network, weights))
+        models.append(kernel(f"convs_{side}", network, weights))
     return models
 
 

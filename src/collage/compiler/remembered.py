@@ -13,21 +13,17 @@ from collage.compiler.final_comparison import (
     finalist_of,
     lowered_again,
 )
+from collage.compiler.lab import Lab
 from collage.compiler.plans import lower
 from collage.compiler.result_store import CompileResult, ResultStore
-from collage.compiler.survey import Survey
-from collage.database.database import Database
 from collage.measure.bench_findings import faster_targets, keep_faster
 from collage.measure.race import near_again
-from collage.measure.session import MeasureSession
 from collage.system.load import is_busy
 
 __all__ = ["recalled"]
 
 
-def recalled(
-    survey: Survey, session: MeasureSession, database: Database, known: CompileResult, store: ResultStore
-) -> CompileResult | None:
+def recalled(lab: Lab, known: CompileResult, store: ResultStore) -> CompileResult | None:
     """Build the plan of an earlier compilation. Race it again if the choice may have been another one.
 
     That is so if a disturbed machine chose among plans that it could not tell apart, if a target that was left out is not
@@ -36,7 +32,7 @@ def recalled(
     Returns:
         The result; None if that plan cannot be built now, is wrong, or lacks a target that was faster.
     """
-    problem = survey.problem
+    survey, session, problem, database = lab.survey, lab.session, lab.problem, lab.database
     finals = lowered_again(problem, session, known.finals)
     if finals is None or finals.plan is None or not judged(problem, session, survey.precision, [finals.plan]):
         return None
@@ -44,9 +40,10 @@ def recalled(
     singles = {str(plan.single): plan.name for plan in finals.plans if plan.single is not None}
     if any(target not in singles and target in map(str, problem.menu) for target in faster):
         session.say(f"bench found {', '.join(faster)} faster; searching again")
+        keep_faster(database, problem.source, ())
         return None
     more = {singles[target] for target in faster if target in singles} - {finals.plan.name}
-    more |= set(_near_again(survey, session, finals))
+    more |= set(_near_again(lab, finals))
     is_in_doubt = finals.is_in_doubt and not is_busy()
     again = finals
     if more or is_in_doubt:
@@ -60,9 +57,9 @@ def recalled(
     return result
 
 
-def _near_again(survey: Survey, session: MeasureSession, finals: FinalComparison) -> list[str]:
+def _near_again(lab: Lab, finals: FinalComparison) -> list[str]:
     """Return the plans that were left out of the race, and are not slow in a new sample."""
-    problem, entries = survey.problem, []
+    problem, session, entries = lab.problem, lab.session, []
     assert finals.plan is not None and finals.recipe is not None
     for plan in finals.plans:
         if (standing := finals.standings.get(plan.name)) is None or not standing.slower:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from collage.compiler.survey import Survey, baselines_of
-from collage.database.database import Database
 from collage.measure.baselines import Baselines
 from collage.measure.session import MeasureSession
 from collage.system.machine import this_machine, thread_count
@@ -23,7 +22,7 @@ __all__ = ["with_one_thread"]
 _SMALL_S = 0.003
 
 
-def with_one_thread(survey: Survey, session: MeasureSession, database: Database) -> Survey:
+def with_one_thread(survey: Survey, session: MeasureSession) -> Survey:
     """Return a survey with targets of one thread on the menu, if the model is small.
 
     Every target that takes the whole model is tried, since times alone do not tell which gains. The race decides.
@@ -35,7 +34,7 @@ def with_one_thread(survey: Survey, session: MeasureSession, database: Database)
     if not targets:
         return survey
     session.say(f"trying {', '.join(target.short for target in targets)} on one thread")
-    found = _measured(survey, targets, session, database)
+    found = _measured(survey, targets, session)
     problem = replace(survey.problem, menu=(*survey.problem.menu, *found))
     return replace(survey, problem=problem, baselines={**survey.baselines, **found})
 
@@ -53,8 +52,8 @@ def _whole_takers(survey: Survey) -> list[Target]:
     ]
 
 
-def _measured(survey: Survey, targets: Sequence[Target], session: MeasureSession, database: Database) -> Baselines:
+def _measured(survey: Survey, targets: Sequence[Target], session: MeasureSession) -> Baselines:
     of_one = {target: target.with_options(threads="1") for target in targets}
     for target, one in of_one.items():
         survey.problem.kernels.keep_in_float(one, survey.problem.kernels.in_float(target))
-    return baselines_of(survey.problem, [*of_one.values()], session, database)
+    return baselines_of(survey.problem, [*of_one.values()], session)

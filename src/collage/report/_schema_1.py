@@ -12,7 +12,6 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from collage._errors import TargetError
-from collage.report._codec import from_json, to_json
 from collage.report._types import (
     KernelRow,
     ModelFacts,
@@ -26,6 +25,7 @@ from collage.report._types import (
     Times,
     Verdict,
 )
+from collage.system.codec import from_json, to_json
 from collage.target import Target
 
 __all__ = ["old_keys", "upgraded"]

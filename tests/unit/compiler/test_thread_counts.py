@@ -75,8 +75,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> dict[Target, float]:
 
 def result(survey: Survey) -> Survey:
     session: Any = SimpleNamespace(say=lambda _: None)
-    database: Any = None
-    return with_one_thread(survey, session, database)
+    return with_one_thread(survey, session)
 
 
 def test_every_target_is_tried_however_slow_its_times_alone_are(one_thread: dict[Target, float]) -> None:
