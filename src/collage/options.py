@@ -173,11 +173,6 @@ class CompileOptions:
         return self.objective == "latency" and not self.limits
 
     @property
-    def weighs_bytes(self) -> bool:
-        """True if a plan may be returned for its memory or its size, however slow it is."""
-        return self.objective in ("memory", "size") or any(limit.quantity in ("rss", "size") for limit in self.bounds)
-
-    @property
     def search_threads(self) -> int:
         """Threads of the kernels that the search measures; several streams of one thread each mostly get most done."""
         return self.threads or int(self.objective == "throughput")

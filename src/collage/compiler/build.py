@@ -26,12 +26,12 @@ from collage.graph import (
     kernels_of,
     partition,
 )
-from collage.measure.comparison import why_wrong
 from collage.measure.estimator import model_tolerance
 from collage.measure.finalist import Finalist
 from collage.measure.guessed_lengths import capture_at_some_lengths
 from collage.measure.kernel_factory import kernel_attributes
 from collage.measure.session import MeasureSession
+from collage.measure.track import why_wrong
 from collage.numerics.judge import REDUCED_TOLERANCE
 from collage.options import CompileOptions
 from collage.plan_file import PlanFile

@@ -26,10 +26,10 @@ from collage.cost.cost import Cost
 from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport
 from collage.graph import DataflowGraph, bodies, is_view
 from collage.measure.body_problem import body_model, is_searchable, stated_runs
-from collage.measure.comparison import why_wrong
 from collage.measure.estimator import CostEstimator, MeasuringCostEstimator
 from collage.measure.jobs import weight_bytes
 from collage.measure.session import MeasureSession
+from collage.measure.track import why_wrong
 from collage.plan import AnyKernel, Identity, Plan, identity_of
 from collage.search import Partitioning, SearchResult, Transfer
 from collage.target import HOST_TARGET, Target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,10 +15,11 @@ from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
-from collage.measure.comparison import ComparisonPlan, compare_end_to_end, why_wrong
 from collage.measure.figures import executable_arguments
-from collage.measure.finalist import Finalist, FinalistResult
+from collage.measure.finalist import LATENCY, Figure, Finalist, FinalistResult
+from collage.measure.race import race
 from collage.measure.session import MeasureSession
+from collage.measure.track import ComparisonPlan, why_wrong
 from collage.plan import Plan, PlannedKernel
 from collage.runtime import Recipe
 
@@ -60,6 +61,7 @@ class FinalComparison:
         overruled: Name of the plan that was chosen first, if the reported rounds contradicted the choice.
         objective: Section of the report on the objective and the limits; empty if the latency alone decides.
         warning: A sentence for the user, or None.
+        shares: Share of the winner's run that each of its kernels takes, measured inside it; empty if that is not known.
     """
 
     recipe: Recipe | None
@@ -74,6 +76,7 @@ class FinalComparison:
     overruled: str | None = None
     objective: Mapping[str, Any] = field(default_factory=dict)
     warning: str | None = None
+    shares: tuple[float, ...] = ()
 
     @classmethod
     def failed(cls, plans: Sequence[Plan], standings: dict[str, FinalistResult]) -> FinalComparison:
@@ -115,7 +118,7 @@ def choose(
         expected_s = partial(predicted_s, problem, costs)
         return _compared(problem, session, plans, costs.why_wrong, baseline, expected_s)
     except KeyboardInterrupt:
-        session.say("interrupted: returning the best single target, as measured alone")
+        session.say("interrupted: returning the single target with the lowest predicted time")
         return _least_predicted(lab, [plan for plan in plans if plan.single] or plans, is_interrupted=True)
 
 
@@ -145,6 +148,7 @@ def compared(
     *,
     plan: ComparisonPlan | None = None,
     winner: str | None = None,
+    figure: Figure = LATENCY,
 ) -> FinalComparison:
     """Compare finalists end to end.
 
@@ -157,10 +161,19 @@ def compared(
         baseline: The baseline, if it takes part.
         plan: The length of the comparison; None is the problem's.
         winner: Name of the plan that counts as the winner, whatever its time.
+        figure: The quantity that they are compared by.
     """
     finalists = [*([] if baseline is None else [baseline]), *finalists]
     length = plan or problem.comparison_plan
-    result = compare_end_to_end(finalists, problem.tolerance, length, session.say, winner=winner)
+    result = race(
+        finalists,
+        problem.tolerance,
+        length,
+        session.say,
+        figure=figure,
+        winner=winner,
+        has_profile=figure is LATENCY,
+    )
     standings = {standing.finalist.name: standing for standing in result.standings}
     if result.winner is None:
         return FinalComparison.failed(plans, standings)
@@ -175,6 +188,7 @@ def compared(
         result.speedup,
         rivals=result.rivals,
         overruled=result.overruled,
+        shares=result.shares,
     )
 
 
@@ -198,16 +212,20 @@ def lowered_again(problem: Problem, session: MeasureSession, finals: FinalCompar
 
 
 def compare_again(
-    problem: Problem, session: MeasureSession, finals: FinalComparison, baseline: Finalist | None = None
+    problem: Problem,
+    session: MeasureSession,
+    finals: FinalComparison,
+    baseline: Finalist | None = None,
+    more: Collection[str] = (),
 ) -> FinalComparison:
-    """Compare an earlier winner with its rivals and the best single target once more.
+    """Compare an earlier winner with its rivals, the best single target and further plans once more.
 
     Returns:
         The comparison with the new results; unchanged if the user ends this one or nothing finishes.
     """
     assert finals.plan is not None
-    names = {finals.plan.name, *finals.rivals, *_best_single(finals)}
-    session.say("comparing plans again that were equally fast on a disturbed machine")
+    names = {finals.plan.name, *finals.rivals, *_best_single(finals), *more}
+    session.say(f"comparing {len(names)} plans again: the earlier choice may have been another one")
     try:
         found = _compared(problem, session, [plan for plan in finals.plans if plan.name in names], baseline=baseline)
     except KeyboardInterrupt:

@@ -113,7 +113,7 @@ def open_model(
             if options.allows_reduced:
                 menu = with_reduced_precision(menu, session)
             problem = Problem.of(place_weights(prepared, workspace), menu, toolchains, options, placement)
-            problem = problem.ending_at(ends_at)
+            problem = replace(problem.ending_at(ends_at), source=facts["sha256"])
             try:
                 survey = survey_model(problem, session, preparation, stack, is_timed=is_timed)
             except PreparationDiffers as found:

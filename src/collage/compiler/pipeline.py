@@ -25,17 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from collage._errors import LimitNotMet, NothingCanRun, WrongAnswer
-from collage.compiler.accuracy_budget import judged
 from collage.compiler.as_today import as_today
+from collage.compiler.assumptions import assumed_options
 from collage.compiler.body_search import estimated_bodies
 from collage.compiler.candidates import collect, gather_specs
 from collage.compiler.effective_options import check_estimator_options, effective_options, with_planned_targets
 from collage.compiler.estimated_search import plan_by_estimator
 from collage.compiler.final_comparison import (
     FinalComparison,
-    baseline_of,
-    compare_again,
-    lowered_again,
     unmeasured,
 )
 from collage.compiler.given_plan import given_plan, targets_of_plan, with_read_plan
@@ -58,6 +55,7 @@ from collage.compiler.refusals import (
     told_once,
     unsearched_bodies,
 )
+from collage.compiler.remembered import recalled
 from collage.compiler.report import compile_report
 from collage.compiler.result_store import CompileResult, ResultStore
 from collage.compiler.survey import Survey
@@ -69,10 +67,8 @@ from collage.explain import write_record
 from collage.frontend import as_onnx, model_digest
 from collage.fusion import CandidateKernelIndex, FusionReport
 from collage.measure.estimator import CostEstimator
-from collage.measure.session import MeasureSession
 from collage.options import CompileOptions
 from collage.runtime import Executable, Recipe
-from collage.system.load import is_busy
 from collage.system.progress import Progress, ProgressEvent, is_notebook, shown
 from collage.system.scratch import make_scratch, scratch
 from collage.target import TargetLike
@@ -151,6 +147,8 @@ def compile(
             callback = stack.enter_context(shown())
         told = Progress(callback, _PHASES, options.time_budget_s)
         told.enter("read")
+        for note in assumed_options(options, menu) if estimator is None else ():
+            told(note)
         told("reading the model")
         source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
         workspace = stack.enter_context(scratch())
@@ -169,7 +167,7 @@ def compile(
             ends_at=told.ends_at,
         )
         survey_s = time.monotonic() - started
-        lab, result = find_plan(Lab(survey, session), estimator, told, may_choose_threads=targets is None)
+        lab, result = find_plan(Lab(survey, session), estimator, told, may_choose_threads=True)
         survey = lab.survey
         finals = result.finals
         assert finals.recipe is not None
@@ -186,7 +184,7 @@ def compile(
             plan_file_of(survey.problem, finals.plan, model_digest(survey.problem.model)).save(options.plan_out)
         if result.tried is not None:
             write_record(renamed(result.tried, survey.problem, finals), workspace)
-        write_metadata(workspace / recipe.model_file, {row.name: row.estimate_us for row in recipe.report.kernels})
+        write_metadata(workspace / recipe.model_file, {row.name: row.time_us for row in recipe.report.kernels})
         executable = settle(recipe, workspace, toolchains)
         with_final_size(executable, options)
         return executable
@@ -264,34 +262,12 @@ def _plan(lab: Lab, told: Progress) -> CompileResult:
     options = problem.options
     is_fresh = options.remeasure or options.tune_s or options.front or not options.is_plain
     known = None if is_fresh else store.load()
-    if known is not None and (holds := _recalled(survey, session, known, store)) is not None:
+    if known is not None and (holds := recalled(lab, known, store)) is not None:
         return holds
     result = search_plans(lab, candidates, fusion, told, find_plan)
     is_unfinished = survey.is_cut_short or _is_unfinished(options, result)
     if result.finals.recipe is not None and options.is_plain and not is_unfinished:
         store.keep(result)
-    return result
-
-
-def _recalled(
-    survey: Survey, session: MeasureSession, known: CompileResult, store: ResultStore
-) -> CompileResult | None:
-    """Build the plan of an earlier compilation. Compare it again if that choice was in doubt and the machine is calm.
-
-    Returns:
-        The result; None if that plan cannot be built now, or is wrong.
-    """
-    problem = survey.problem
-    finals = lowered_again(problem, session, known.finals)
-    if finals is None or finals.plan is None or not judged(problem, session, survey.precision, [finals.plan]):
-        return None
-    if not finals.is_in_doubt or is_busy():
-        return replace(known, finals=finals)
-    again = compare_again(problem, session, finals, baseline_of(survey, session))
-    if again is finals:
-        return replace(known, finals=finals)
-    result = replace(known, finals=again, is_remembered=False)
-    store.keep(result)
     return result
 
 

@@ -61,6 +61,7 @@ def compile_report(
     no_numbers = nan_shares(problem.model, session.values)
     rows = comparison_rows(survey, result)
     used = [str(target) for target in plan.targets]
+    shares = finals.shares if len(finals.shares) == len(plan.kernels) else [None] * len(plan.kernels)
     return Report(
         ModelFacts(**model),
         tuple(target.title for target in problem.menu),
@@ -78,9 +79,11 @@ def compile_report(
                 record.device,
                 record.branch,
                 _bodies(place, record.name),
+                None if share is None or finals.time is None else _us(share * finals.time.median_s),
+                share,
             )
-            for record, place, seconds in zip(
-                finals.recipe.kernels, plan.kernels, result.estimates_s[plan.name], strict=True
+            for record, place, seconds, share in zip(
+                finals.recipe.kernels, plan.kernels, result.estimates_s[plan.name], shares, strict=True
             )
         ),
         _us(result.predicted_s[plan.name]),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from collage.compiler.assumptions import assumed_lengths
 from collage.compiler.precision_sensitivity import EXEMPT, keep_unbounded_in_float
 from collage.compiler.precision_session import Precision, open_precision
 from collage.compiler.preparation import Preparation, PreparationDiffers, Verdict, find_guilty
@@ -26,10 +27,8 @@ from collage.target import HOST_TARGET, Target
 from collage.toolchains import Availability, Support, support_for
 from collage.transform import simplifying_passes
 
-__all__ = ["HOPELESS", "LATE", "Reference", "Survey", "baselines_of", "supported_baselines", "survey_model"]
+__all__ = ["LATE", "Reference", "Survey", "baselines_of", "supported_baselines", "survey_model"]
 
-HOPELESS = 2.5
-"""A single target this many times slower than the best, measured alone, is reported with that time and not raced."""
 LATE = "not measured: the time budget leaves no time for it"
 """The refusal of a target of reduced precision for which there was no time."""
 _NAN = "nan"
@@ -162,6 +161,8 @@ def survey_model(
     _check_preparation(problem, session, preparation, checking[0])
     reference = Reference(checking[0], preparation.original, preparation.verdict)
     if reference.failure is None:
+        if (note := assumed_lengths(problem.model, checking[0].dims, problem.options.dims)) is not None:
+            session.say(note)
         problem = replace(problem, options=replace(problem.options, dims=checking[0].dims))
     if reference.failure is not None:
         refusal = f"not measured: {reference.failure}"

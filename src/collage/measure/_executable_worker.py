@@ -135,6 +135,17 @@ class ExecutableWorker(_Service):
         targets = [Target.parse(kernel.target) for kernel in made.kernels]
         super().__init__(executable.run, inputs, values, weights, executable.notes, lengths, targets)
 
+    def shares(self, runs: int) -> list[float]:
+        """Return the share of each kernel in a whole run: medians over runs, and the mean by weight over occasions."""
+        each = max(1, runs // len(self._weights))
+        profiles = [self._executable.profile(feeds, runs=each) for feeds in self.timed_feeds]
+        whole_s = sum(weight * one.total_us for one, weight in zip(profiles, self._weights, strict=True))
+        return [
+            sum(w * one.total_us * one.kernels[place].share for one, w in zip(profiles, self._weights, strict=True))
+            / whole_s
+            for place in range(len(profiles[0].kernels))
+        ]
+
 
 class ArtefactWorker(_Service):
     """Runs an artefact as its users do.

@@ -70,7 +70,7 @@ def _answers(contents: PageContents, gain: Gain | None = None) -> Markup:
     """Return three sentences: the gain, its cause, and its confidence interval."""
     report, numerics = contents.report, contents.report.numerics
     returned = report.returned
-    time = None if returned is None else (returned.measured_us or returned.alone_us)
+    time = None if returned is None else returned.measured_us
     gained = [] if gain is None else [_interval(gain, report.winner)]
     gained += [f"{line[0].upper()}{line[1:]}." for line in objective_lines(report)]
     if time is not None and not by_runs(report):

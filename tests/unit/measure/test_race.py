@@ -15,9 +15,13 @@ from hypothesis import strategies as st
 
 from collage._errors import WorkerDied
 from collage.cost.outcome import Status
-from collage.measure import comparison as comparison_module
-from collage.measure.comparison import Comparison, ComparisonPlan, compare_end_to_end
-from collage.measure.finalist import Finalist
+from collage.cost.statistics import Interval
+from collage.measure import race as race_module
+from collage.measure import track as track_module
+from collage.measure import turns as turns_module
+from collage.measure.finalist import THROUGHPUT, Finalist
+from collage.measure.race import Comparison, near_again, race
+from collage.measure.track import ComparisonPlan
 
 
 class Track:
@@ -48,13 +52,15 @@ class Track:
 
 @pytest.fixture(autouse=True)
 def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison_module, "Worker", Track)
-    for lock in ("build_lock", "measurement_lock"):  # Nothing is measured here that others could disturb.
-        monkeypatch.setattr(comparison_module, lock, contextlib.nullcontext)
+    monkeypatch.setattr(track_module, "Worker", Track)
+    # Nothing is measured here that others could disturb.
+    monkeypatch.setattr(track_module, "build_lock", contextlib.nullcontext)
+    for module in (race_module, turns_module):
+        monkeypatch.setattr(module, "measurement_lock", contextlib.nullcontext)
 
 
 def run(*entries: Finalist, **options: Any) -> Comparison:
-    return compare_end_to_end(entries, 1e-4, **options)
+    return race(entries, 1e-4, **options)
 
 
 def entry(name: str, seconds: float, kernels: int = 1, seed: int = 0, **more: Any) -> Finalist:
@@ -69,12 +75,13 @@ def test_one_slow_moment_after_loading_does_not_disqualify() -> None:
             return [1.9 * seconds for seconds in found] if slow and method == "run" else found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison_module, "Worker", Slow)
+        patch.setattr(track_module, "Worker", Slow)
         result = run(entry("single", 0.010), entry("mix", 0.009, 3), entry("far", 0.030))
     assert result.winner is not None
     assert result.winner.finalist.name == "mix"
     assert result.standings[2].time is None
-    assert result.standings[2].alone is not None
+    assert all(ratio == pytest.approx(3.0, rel=0.2) for ratio in result.standings[2].slower)
+    assert len(result.standings[2].slower) == 2
 
 
 def test_a_mix_that_is_clearly_faster_wins() -> None:
@@ -136,7 +143,7 @@ def test_contestants_that_are_large_are_never_there_together(monkeypatch: pytest
             there.discard(self.service)
             super().kill()
 
-    monkeypatch.setattr(comparison_module, "Worker", Large)
+    monkeypatch.setattr(track_module, "Worker", Large)
     entries = entry("single", 0.010), entry("other", 0.011), entry("mix", 0.008, 3)
     assert run(*entries, plan=ComparisonPlan.of_model(1 << 20)).winner is not None
     assert most == len(entries)
@@ -168,14 +175,14 @@ def blocks_by_name(monkeypatch: pytest.MonkeyPatch, *entries: Finalist) -> tuple
                 return [1.3 * seconds for seconds in super().call(method, timeout_s, **params)]
             return super().call(method, timeout_s, **params)
 
-    monkeypatch.setattr(comparison_module, "Worker", Counting)
+    monkeypatch.setattr(track_module, "Worker", Counting)
     return ran, run(*entries)
 
 
 def test_a_plan_that_is_slower_beyond_doubt_is_not_reported_on(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = entry("single", 0.010), entry("other", 0.0125), entry("bad", 0.012, 5), entry("good", 0.0085, 4)
     ran, result = blocks_by_name(monkeypatch, *entries)
-    assert ran["bad"] == 7 and ran["other"] == ran["good"] == 22
+    assert ran["bad"] == 4 + 7 and ran["other"] == ran["good"] == 4 + 22
     assert result.winner is not None and result.winner.finalist.name == "good"
     times = {standing.finalist.name: standing for standing in result.standings}
     assert times["bad"].lost and times["bad"].time is None and times["bad"].ratio is None
@@ -230,16 +237,78 @@ def test_what_is_only_compared_with_is_never_returned_and_may_be_wrong() -> None
     assert standing.reason == "differs" and "baseline" not in result.rivals
 
 
+class Disturbed(Track):
+    """A finalist that its thread pool slows for its first runs, and that then runs as fast as it can."""
+
+    def call(self, method: str, timeout_s: float, **params: Any) -> Any:
+        found = super().call(method, timeout_s, **params)
+        is_slow = self.processes == 1 and self.rounds <= self.arguments.get("disturbed", 0)
+        return [self.arguments.get("factor", 4.0) * each for each in found] if is_slow and method == "run" else found
+
+
+# The first run, three more, and four turns of the first sample.
+SAMPLED = 1 + 3 + 4
+
+
+def test_what_was_slow_for_a_moment_is_compared_and_may_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(track_module, "Worker", Disturbed)
+    said: list[str] = []
+    fast = entry("fast", 0.008, disturbed=SAMPLED)
+    result = run(entry("single", 0.010), entry("third", 0.011), fast, say=said.append)
+    assert any("fast was slow for a moment only" in line for line in said)
+    assert result.winner is not None and result.winner.finalist.name == "fast" and not result.winner.slower
+
+
+def test_what_is_slow_in_both_samples_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(track_module, "Worker", Disturbed)
+    result = run(entry("single", 0.010), entry("far", 0.016), entry("near", 0.014))
+    far, near = result.standings[1:]
+    assert far.time is None and [round(ratio, 1) for ratio in far.slower] == [1.6, 1.6]
+    assert near.ratio is not None and not near.slower
+
+
+@given(st.lists(st.floats(0.00002, 0.0019), min_size=2, max_size=5), st.floats(1.0, 14.0), st.integers(0, SAMPLED))
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_below_two_milliseconds_nothing_is_left_out(seconds: list[float], factor: float, disturbed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(track_module, "Worker", Disturbed)
+        *_, last = seconds
+        entries = [entry(f"e{i}", each) for i, each in enumerate(seconds[:-1])]
+        result = run(*entries, entry("last", last, disturbed=disturbed, factor=min(factor, 0.0019 / last)))
+    assert all(standing.ratio is not None and not standing.slower for standing in result.standings)
+
+
+def test_what_was_left_out_is_qualified_again_beside_the_returned_plan() -> None:
+    left_out = entry("far", 0.030), entry("near", 0.011), entry("dead", 0.005, dies_after=0)
+    assert near_again(entry("mix", 0.010, 3), left_out, 1e-4) == ["near"]
+    assert near_again(entry("mix", 0.010, 3, dies_after=0), left_out, 1e-4) == []
+
+
+def test_a_figure_of_throughput_is_raced_like_a_latency() -> None:
+    class Serving(Track):
+        def call(self, method: str, timeout_s: float, **params: Any) -> Any:
+            if method != "serve":
+                return super().call(method, timeout_s, **params)
+            (seconds,) = super().call("run", timeout_s, runs=1)
+            return {"runs_per_s": 1.0 / seconds, "p99_s": 2 * seconds}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(track_module, "Worker", Serving)
+        result = run(entry("single", 0.010), entry("mix", 0.008, 3), entry("far", 0.1), figure=THROUGHPUT)
+    assert result.winner is not None and result.winner.finalist.name == "mix"
+    assert result.winner.details["p99_s"] == pytest.approx(0.016, rel=0.2) and result.standings[2].slower
+
+
 def test_the_best_single_of_the_models_own_precision_is_raced_however_slow() -> None:
     reduced = Finalist("bf16", "bf16 0", {"seconds": 0.002}, incumbent=True, is_reduced=True)
     result = run(reduced, entry("own", 0.010), entry("far", 0.011))
     assert [standing.ratio is not None for standing in result.standings] == [True, True, False]
 
 
-def test_one_finalist_is_not_raced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_finalist_is_timed_in_new_processes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     ran, result = blocks_by_name(monkeypatch, entry("single", 0.010))
-    assert not ran["single"]
-    assert result.winner is not None and result.winner.alone is not None and result.winner.time is None
+    assert ran["single"] == 4 + 7
+    assert result.winner is not None and result.winner.time is not None and result.speedup == (1.0, Interval(1.0, 1.0))
 
 
 def test_a_phase_ends_with_its_time() -> None:
@@ -275,8 +344,8 @@ class Timed(Track):
 def test_a_comparison_ends_in_time(
     monkeypatch: pytest.MonkeyPatch, budget_s: float, seconds: list[float], loads: list[float]
 ) -> None:
-    monkeypatch.setattr(comparison_module, "Worker", Timed)
-    monkeypatch.setattr(comparison_module.time, "monotonic", lambda: Timed.now)
+    monkeypatch.setattr(track_module, "Worker", Timed)
+    monkeypatch.setattr(track_module.time, "monotonic", lambda: Timed.now)
     entries = [entry(f"e{i}", s, 1 + (i > 1), load_s=loads[i]) for i, s in enumerate(seconds)]
     Timed.now = 100.0
     result = run(*entries, plan=ComparisonPlan(ends_at=100.0 + budget_s))
@@ -288,8 +357,8 @@ def test_a_comparison_ends_in_time(
 
 
 def test_a_budget_that_is_ample_leaves_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison_module, "Worker", Timed)
-    monkeypatch.setattr(comparison_module.time, "monotonic", lambda: Timed.now)
+    monkeypatch.setattr(track_module, "Worker", Timed)
+    monkeypatch.setattr(track_module.time, "monotonic", lambda: Timed.now)
     entries = [entry("single", 0.010), entry("mix", 0.008, 3), entry("mix 2", 0.009, 3)]
     result = run(*entries, plan=ComparisonPlan(ends_at=Timed.now + 1000.0))
     assert result.winner is not None and result.winner.finalist.name == "mix"
@@ -385,7 +454,7 @@ def test_no_comparison_contradicts_itself(
     drawn: Sequence[tuple[float, int, list[float], int, bool]], seed: int, noise: float
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison_module, "Worker", Restless)
+        patch.setattr(track_module, "Worker", Restless)
         entries = []
         for i, (seconds, kernels, phases, dies_after, is_candidate) in enumerate(drawn):
             arguments = {"seconds": seconds, "phases": phases, "noise": noise, "dies_after": dies_after}
@@ -407,6 +476,6 @@ def test_if_the_rounds_themselves_are_a_circle_one_is_returned() -> None:
             return [0.01 * circle[int(self.service[1])][self.rounds % 5]] * params["runs"]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison_module, "Worker", Circle)
+        patch.setattr(track_module, "Worker", Circle)
         result = run(*(entry(f"f{i}", 0.01) for i in range(5)))
     assert result.winner is not None
