@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from collage import benchmark
 from collage.compiler import cost_table, problem
 from collage.database.database import Database
-from collage.measure.comparison import ComparisonPlan
 from collage.measure.overheads import Overheads, measure_overheads
 from collage.measure.roofline import Peak, measure_peak
 from collage.measure.session import MeasureSession
+from collage.measure.track import ComparisonPlan
 from collage.target import Target
 
 PROGRAM = (

@@ -5,7 +5,7 @@
     CollageError
     ├── UsageError                 what was asked for makes no sense (exit code 2)
     │   ├── TargetError            a target string that names nothing, or contradicts itself
-    │   ├── InputError             inputs of a wrong name, shape or type
+    │   ├── InputError             inputs of a wrong name, shape or type; also a ValueError
     │   └── ConfigError            an unknown pass or option
     │       └── DeviceConflict     demands on devices that contradict each other, and how they meet
     ├── ModelError                 a file that is not a valid or safe model (exit code 5)
@@ -67,8 +67,8 @@ class TargetError(UsageError):
     """A target string that names nothing, or contradicts itself."""
 
 
-class InputError(UsageError):
-    """Inputs of a wrong name, shape or type."""
+class InputError(UsageError, ValueError):
+    """Inputs of a wrong name, shape or type. Handlers of ``ValueError``, which runtimes raise, take it too."""
 
 
 class ConfigError(UsageError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from collage._errors import UsageError
-from collage.benchmark import artefact_on, open_track, opened, raced, row_of
+from collage.benchmark import artefact_on, length_of, open_track, opened, raced, row_of
 from collage.explain import TriedRecord, read_record, record_of_report
 from collage.frontend import Lengths
 from collage.inspection import describe_environment
@@ -68,10 +69,11 @@ def compare_artefacts(
             artefact_on(track, _BEFORE, folder_a, recipe_a, incumbent=True),
             artefact_on(track, _AFTER, folder_b, recipe_b),
         ]
-        result, duration_s = raced(track, finalists, rounds, _AFTER, say, abandon_ratio=1e9)
+        length = length_of(rounds, abandon_ratio=math.inf)
+        result, duration_s = raced(track, finalists, length, _AFTER, say)
         if doubt_below is not None and result.speedup is not None and result.speedup[1].high < doubt_below:
             say("below the limit: comparing once more, in new processes")
-            again, more_s = raced(track, finalists, rounds, _AFTER, say, abandon_ratio=1e9)
+            again, more_s = raced(track, finalists, length, _AFTER, say)
             duration_s += more_s
             if again.speedup is not None and again.speedup[1].high > result.speedup[1].high:
                 result = again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from typing import Any
 import onnx_ir as ir
 
 from collage import runtime
-from collage._errors import ToolchainError, UsageError
+from collage._errors import CollageError, ToolchainError, UsageError
 from collage.cost.outcome import Status
 from collage.database.database import Database
 from collage.frontend import (
@@ -29,18 +30,31 @@ from collage.frontend import (
     with_lengths_of,
 )
 from collage.inspection import describe_environment
-from collage.measure.comparison import Comparison, ComparisonPlan, compare_end_to_end
+from collage.measure.bench_findings import keep_faster
 from collage.measure.estimator import model_tolerance
-from collage.measure.finalist import Finalist, FinalistResult
+from collage.measure.finalist import LATENCY, Figure, Finalist, FinalistResult
+from collage.measure.race import Comparison, race
 from collage.measure.reference_run import capture_made_up
 from collage.measure.session import MeasureSession
+from collage.measure.track import ComparisonPlan
 from collage.runtime import Recipe, verify
 from collage.store import shown
 from collage.system.scratch import scratch
 from collage.target import Target, TargetLike
 from collage.toolchains import Registry, option_values, registry
 
-__all__ = ["OURS", "Track", "artefact_on", "bench", "open_track", "opened", "raced", "row_of", "vendors_on"]
+__all__ = [
+    "OURS",
+    "Track",
+    "artefact_on",
+    "bench",
+    "length_of",
+    "open_track",
+    "opened",
+    "raced",
+    "row_of",
+    "vendors_on",
+]
 
 OURS = "collage"
 _LEGS = 3
@@ -73,7 +87,8 @@ def bench(
 
     Returns:
         ``rows`` of name, median, p10, p90, p95 and p99 in µs, the speed-up over the best single with its interval, how long
-        the race took, and the environment. The
+        the race took, and the environment. ``faster`` has the rows that are faster than the artefact beyond doubt, each with
+        the command that uses it. The next compilation of the model races these again. The
         singles run the original model where it can still be found unchanged, else the artefact's copy of it.
     """
     with ExitStack() as stack:
@@ -87,21 +102,53 @@ def bench(
         vendors, failures = vendors_on(track, targets, recipe.threads, say)
         standings |= {name: failures.get(name) for name in (*failures, *(vendor.name for vendor in vendors))}
         finalists += vendors
-        result, duration_s = raced(track, finalists, rounds, OURS, say)
+        result, duration_s = raced(track, finalists, length_of(rounds), OURS, say)
         standings.update((standing.finalist.name, standing) for standing in result.standings)
         is_alive = result.winner is not None and result.winner.finalist.name == OURS
         speedup = result.speedup if is_alive else None
+        faster = [each for each in result.standings if is_alive and _is_faster(each)]
+        _note_faster(recipe, faster, say)
     return {
         "schema": 1,
         "artefact": shown(artefact),
         "rows": [row_of(standing, recipe) for standing in standings.values() if standing is not None],
         "speedup_vs_best_single": speedup[0] if speedup else None,
         "speedup_interval": speedup[1].as_list() if speedup else None,
+        "faster": [
+            {
+                "name": each.finalist.name,
+                "command": f"collage compile {shlex.quote(_path_of(recipe, model))} "
+                f"-t {shlex.quote(each.finalist.name)} -o {shlex.quote(shown(artefact))}",
+            }
+            for each in faster
+        ],
         "rounds": rounds,
         "duration_s": duration_s,
         "threads": recipe.threads,
         "environment": describe_environment(),
     }
+
+
+def _is_faster(standing: FinalistResult) -> bool:
+    """Return True for a right single toolchain that is faster than the artefact beyond doubt."""
+    is_right = standing.status is Status.OK and standing.reason is None and standing.finalist.name != OURS
+    return is_right and standing.ratio is not None and standing.ratio[1].high < 1.0
+
+
+def _note_faster(recipe: Recipe, faster: Sequence[FinalistResult], say: Callable[[str], None]) -> None:
+    """Keep what was faster, so that the next compilation of the model races it again."""
+    targets = [str(each.finalist.arguments["target"]) for each in faster]
+    if not targets or not (digest := str(recipe.model.get("sha256") or "")):
+        return
+    try:
+        with Database() as database:
+            keep_faster(database, digest, targets)
+    except CollageError as error:
+        say(f"{', '.join(targets)} cannot be noted for the next compilation: {error}")
+
+
+def _path_of(recipe: Recipe, model: Path | None) -> str:
+    return str(model or recipe.model.get("path") or "MODEL.onnx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +164,11 @@ class Track:
     model: ir.Model
     session: MeasureSession
     timed: Mapping[str, Any]
+
+    @property
+    def file(self) -> str:
+        """The file of the model, by which doubts on outputs are settled."""
+        return str(self.session.written(self.model))
 
 
 def opened(artefact: Path, stack: ExitStack, say: Callable[[str], None]) -> tuple[Path, Recipe]:
@@ -195,21 +247,26 @@ def vendors_on(
 def raced(
     track: Track,
     finalists: Sequence[Finalist],
-    rounds: int,
+    plan: ComparisonPlan,
     winner: str,
     say: Callable[[str], None],
-    abandon_ratio: float = 20.0,
+    figure: Figure = LATENCY,
 ) -> tuple[Comparison, float]:
-    """Race contestants in turns, each in several processes one after the other; the session ends.
+    """Race contestants in turns; the session ends.
 
     Returns:
         The comparison, in which ``winner`` counts as the winner whatever its time, and the seconds that it took.
     """
     track.session.close()
-    plan = ComparisonPlan(reporting_rounds=rounds, legs=_LEGS, abandon_ratio=abandon_ratio)
     began = time.monotonic()
-    result = compare_end_to_end(finalists, model_tolerance(track.model), plan, say, winner=winner)
+    entries = [replace(finalist, model=track.file) for finalist in finalists]
+    result = race(entries, model_tolerance(track.model), plan, say, figure=figure, winner=winner)
     return result, time.monotonic() - began
+
+
+def length_of(rounds: int, abandon_ratio: float = 20.0) -> ComparisonPlan:
+    """Return the length of a race of artefacts, each in several processes one after the other."""
+    return ComparisonPlan(reporting_rounds=rounds, legs=_LEGS, abandon_ratio=abandon_ratio)
 
 
 def _with_defaults(

@@ -15,7 +15,7 @@ valid and any runtime can run it. Only the main graph is worked on; what is left
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import onnx_ir as ir
 
@@ -56,12 +56,16 @@ __all__ = [
     "MergeComposite",
     "PartitionGraph",
     "greedy_kernels",
+    "greedy_rest",
     "partition_for",
 ]
 
 TARGET = "target"
 REGION = "compiler_region"
 _NO_LIMIT = 0
+
+Takes = Callable[[ir.Node], Support]
+"""Returns if, and why not, a target takes an operator."""
 
 
 def partition_for(model: ir.Model, target: TargetLike, toolchains: Registry | None = None) -> ir.Model:
@@ -79,7 +83,9 @@ def partition_for(model: ir.Model, target: TargetLike, toolchains: Registry | No
     )
 
 
-def greedy_kernels(model: ir.Model, graph: DataflowGraph, target: Target, toolchains: Registry) -> list[SubGraph]:
+def greedy_kernels(
+    model: ir.Model, graph: DataflowGraph, target: Target, toolchains: Registry, takes: Takes | None = None
+) -> list[SubGraph]:
     """Return the sub-graphs that ``partition_for`` turns into kernels, on the model's dataflow graph.
 
     Args:
@@ -87,15 +93,38 @@ def greedy_kernels(model: ir.Model, graph: DataflowGraph, target: Target, toolch
         graph: Its dataflow graph.
         target: The target.
         toolchains: The registry of toolchains.
+        takes: See `AnnotateTarget`.
     """
-    marked = Sequential(_marking(target, toolchains), name=f"greedy {target.toolchain}")(model)
+    marked = Sequential(_marking(target, toolchains, takes), name=f"greedy {target.toolchain}")(model)
     kernels = (kernel.sub_graph for kernel in _marked_kernels(DataflowGraph(marked)))
     return [SubGraph(graph, kernel.inside, kernel.nested) for kernel in kernels]
 
 
-def _marking(target: Target, toolchains: Registry) -> list[ModulePass]:
+def greedy_rest(
+    model: ir.Model, graph: DataflowGraph, taken: Iterable[SubGraph], takes: Takes, max_candidates: int
+) -> list[SubGraph]:
+    """Return the sub-graphs that `FuseOps` makes of the operators that kernels leave, on the model's dataflow graph.
+
+    Args:
+        model: The model, whose nodes have unique names; it is not changed.
+        graph: Its dataflow graph.
+        taken: The kernels.
+        takes: Returns True if the native target takes an operator.
+        max_candidates: Limit of the number of fusions that are looked at.
+    """
+    target = Target("llvm")
+    spec = FusionSpec("greedy", UnionFusionRule(()), (target,))
+    partitioned = _partitioned(model, [CandidateKernel(each, target, spec, ()) for each in taken])
+    inner = DataflowGraph(partitioned)
+    index = {str(node.name): i for i, node in enumerate(graph.nodes)}
+    rule = UnionFusionRule((classic_fuse_ops(_NO_LIMIT, takes, max_candidates), OpPredicateFusionRule(takes)))
+    cover = greedy_cover(collect_candidates(inner, [FusionSpec("FuseOps", rule, (target,))]))
+    return [SubGraph(graph, (index[str(node.name)] for node in kernel.sub_graph.nodes)) for kernel in cover]
+
+
+def _marking(target: Target, toolchains: Registry, takes: Takes | None = None) -> list[ModulePass]:
     table = toolchains.for_target(target).pattern_table()
-    return [MergeComposite(table), AnnotateTarget(target, toolchains), MergeCompilerRegions()]
+    return [MergeComposite(table), AnnotateTarget(target, toolchains, takes), MergeCompilerRegions()]
 
 
 class FuseOps(ModulePass):
@@ -147,13 +176,17 @@ class AnnotateTarget(ModulePass):
     Args:
         target: The target.
         toolchains: The registry of toolchains; the installed ones by default.
+        takes: Returns True if the target takes an operator; None asks its toolchain.
     """
 
-    def __init__(self, target: TargetLike = "llvm", toolchains: Registry | None = None) -> None:
+    def __init__(
+        self, target: TargetLike = "llvm", toolchains: Registry | None = None, takes: Takes | None = None
+    ) -> None:
         super().__init__(PassInfo("AnnotateTarget", opt_level=0))
         toolchains = toolchains or registry()
         self._target = toolchains.parse_target(target)
         self._toolchain = toolchains.for_target(self._target)
+        self._supports = takes or (lambda node: support_for(self._toolchain, node, self._target))
         self._labels = {row.label for row in self._toolchain.pattern_table()}
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
@@ -167,7 +200,7 @@ class AnnotateTarget(ModulePass):
         if TARGET in node.metadata_props:
             return Support(False, "it was given to another target")
         label, _, _ = node.metadata_props.get(COMPOSITE, "").rpartition("#")
-        return Support(label in self._labels) if self._labels else support_for(self._toolchain, node, self._target)
+        return Support(label in self._labels) if self._labels else self._supports(node)
 
 
 class MergeCompilerRegions(ModulePass):

@@ -81,6 +81,7 @@ class CompileOptions:
         forbid: Operators that a target may not run, as ``"openvino:TopK"``.
         allow_host: If no target of the menu runs any operator, run the model on the host, without optimisations. Otherwise
             such a model is refused.
+        probe: Further kinds of inputs on which plans have to be right: ``nan``, for models of tables with missing values.
         baseline: The baseline of the gains: the original file on ``onnxruntime`` with its defaults,
             the original model on another target, or ``none``.
         passes: The passes that prepare the model: names with commas between them, see ``transform.parse_pipeline``. The
@@ -122,6 +123,7 @@ class CompileOptions:
     force: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
     allow_host: bool = False
+    probe: str | None = None
     baseline: str = "onnxruntime"
     passes: str = "prepare"
 
@@ -142,6 +144,8 @@ class CompileOptions:
         bounds = self.bounds  # Says what is wrong with them.
         if not self.finals and (bounds or self.objective != "latency"):
             raise UsageError("objectives and limits are measured end to end: they do not go with finals=False")
+        if self.probe not in (None, "nan"):
+            raise UsageError(f"probe {self.probe!r}: the only one is 'nan'")
         if self.plan is not None and (self.force or self.forbid):
             raise UsageError("a plan assigns every operator: force and forbid cannot be combined with it")
         if self.percentile not in (10, 50, 90):
@@ -167,11 +171,6 @@ class CompileOptions:
     def is_plain(self) -> bool:
         """True if the latency alone decides."""
         return self.objective == "latency" and not self.limits
-
-    @property
-    def weighs_bytes(self) -> bool:
-        """True if a plan may be returned for its memory or its size, however slow it is."""
-        return self.objective in ("memory", "size") or any(limit.quantity in ("rss", "size") for limit in self.bounds)
 
     @property
     def search_threads(self) -> int:

@@ -49,7 +49,7 @@ HOST_TOOLCHAIN = "host"
 
 _NAMES = ("compiler", "libs")
 
-_KIND = re.compile(r"[a-z][a-z0-9_]*")
+_KIND = re.compile(r"[a-z][a-z0-9_]*(-[a-z0-9_]+)*")
 
 _CURRENT: ContextVar[tuple[Target, ...]] = ContextVar("collage_targets", default=())
 
@@ -68,7 +68,9 @@ def register_device_type(kind: str, device_type: str) -> None:
     """
     for name in (kind, device_type):
         if not _KIND.fullmatch(name):
-            raise TargetError(f"{name!r} is not a name of a kind or a device type; use small letters, digits and '_'")
+            raise TargetError(
+                f"{name!r} is not a name of a kind or a device type; use small letters, digits, '_' and '-' between them"
+            )
     known = _DEVICE_TYPES.setdefault(kind, device_type)
     if known != device_type:
         raise TargetError(f"target kind {kind!r} is registered for {known!r} devices, not {device_type!r}")

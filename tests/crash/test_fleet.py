@@ -141,7 +141,9 @@ def test_nodes_and_the_head_are_killed_at_random_moments(count: int, machines: M
                 machines.kill(number)
                 machines.add(number)
         _, errors = process.communicate(timeout=1800)
-    assert process.returncode == 0, errors.decode()
+    if process.returncode != 0:  # A command ends with its head, and the same command continues.
+        told = site.run("compile", *models, *words[:-1])
+        assert {task["state"] for task in told["tasks"]} == {"done"}, errors.decode()
     assert plans(site.folder / "out") == calm
     measured = site.measured()
     assert len(set(measured)) == len(measured), "measured again, though it was known"

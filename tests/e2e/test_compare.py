@@ -13,8 +13,8 @@ from collage.artefact_comparison import compare_artefacts
 from collage.cli import main
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
-from collage.measure.comparison import Comparison
 from collage.measure.finalist import Finalist, FinalistResult
+from collage.measure.race import Comparison
 from collage.testing import executable_of
 from tests.e2e.declared_chain import chain
 
@@ -67,7 +67,7 @@ def test_a_regression_is_raced_once_more(
         standings = [FinalistResult(each, Status.OK, time, None, 0.0, 0.0) for each in finalists]
         return Comparison(standings[1], standings[0], (held[-1], Interval(0.5, held[-1])), standings)
 
-    monkeypatch.setattr("collage.benchmark.compare_end_to_end", race)
+    monkeypatch.setattr("collage.benchmark.race", race)
     found = compare_artefacts(artefacts[1], artefacts[2], rounds=6, doubt_below=0.98)
     assert len(held) == races and found["speedup_interval"] == [0.5, high]
 

@@ -6,18 +6,23 @@ import importlib
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
 import collage
 from collage._errors import InputError
+from collage.byoc import MergeComposite, PartitionGraph
 from collage.device import PlanDevices, on_device
 from collage.frontend import read_model
 from collage.fusion import FusionOptions, FusionStyle
 from collage.graph import kernels_of
 from collage.measure import CustomCostEstimator
+from collage.pattern import is_op
 from collage.testing import MockCostEstimator
+from collage.toolchains import PatternEntry
+from collage.transform import prepare
 
 ROOT = Path(__file__).parents[2]
 LLVM, ORT, OV = "llvm", "llvm -compiler=onnxruntime", "llvm -compiler=openvino"
@@ -41,8 +46,9 @@ def targets_of(model: ir.Model) -> list[str]:
     return [call.metadata["target"] for call in kernels_of(model)]
 
 
-def test_nothing_happens_unless_it_is_enabled(mnist: ir.Model) -> None:
+def test_nothing_happens_unless_it_is_enabled(mnist: ir.Model, caplog: pytest.LogCaptureFixture) -> None:
     assert fuse(mnist, {LLVM: 1.0}, enable=False) is mnist
+    assert "collage.enable_collage is not set" in caplog.text
 
 
 def test_the_cheapest_target_takes_the_whole_model(mnist: ir.Model) -> None:
@@ -64,6 +70,61 @@ def test_twice_is_once(mnist: ir.Model) -> None:
     once = fuse(mnist, {LLVM: 1.0})
     twice = fuse(once, {LLVM: 1.0, OV: 0.1})
     assert ir.to_proto(twice) == ir.to_proto(once)
+
+
+def test_a_model_with_kernels_is_partitioned_around_them(mnist: ir.Model) -> None:
+    """The first convolution goes to one target by hand, and Collage chooses for the rest."""
+    prepared = prepare(mnist)
+    by_hand = MergeComposite([PatternEntry("own.conv", is_op("Conv"))])(prepared)
+    first = next(node for node in by_hand.graph if node.metadata_props.get("Composite", "").startswith("own.conv"))
+    for node in by_hand.graph:
+        node.metadata_props.pop("Composite", None)
+    first.metadata_props["target"] = ORT
+    by_hand = PartitionGraph()(by_hand)
+    (kept,) = kernels_of(by_hand)
+    fused = fuse(by_hand, {OV: 0.5})
+    calls = kernels_of(fused)
+    assert [call.metadata["target"] for call in calls].count(ORT) == 1
+    assert {call.metadata["target"] for call in calls} == {ORT, OV}
+    (still,) = (call for call in calls if call.metadata["target"] == ORT)
+    assert still.node.name == kept.node.name and still.metadata == kept.metadata
+    operators = [node.op_type for call in calls for node in call.function if node.op_type != "Constant"]
+    assert sorted(operators) == sorted(node.op_type for node in prepared.graph if node.op_type != "Constant")
+
+
+def test_bodies_are_searched_two_levels_deep() -> None:
+    """A menu that takes no If and no Loop takes what is in them."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[4] x, bool c) => (float[4] y) {
+        n = Constant <value = int64 {5}> ()
+        z = If (c) <then_branch = t () => (float[4] a) { a = Relu(x) }, else_branch = e () => (float[4] b) {
+            b = Loop (n, , x) <body = l (int64 i, bool k, float[4] s) => (bool k2, float[4] s2) {
+                k2 = Identity(k)
+                s1 = Relu(s)
+                s2 = Neg(s1)
+            }>
+        }>
+        y = Neg(z)
+    }"""
+    model = read_model(onnx.parser.parse_model(text))
+
+    def liked(module: ir.Model, target: collage.Target) -> float:
+        operators = [node.op_type for node in module.graph]
+        if {"If", "Loop"} & set(operators):
+            return float("inf")
+        return sum(1.0 if (op == "Relu") == (target.toolchain == "onnxruntime") else 3.0 for op in operators)
+
+    with collage.transform.PassContext(config={"collage.enable_collage": True}):
+        made = collage.transform.CollageFuseOps([ORT, OV], CustomCostEstimator(liked))(model)
+    inside = [
+        f
+        for f in made.functions.values()
+        if {n.op_type for n in f} & {"Relu", "Neg"} and "Primitive" in f.metadata_props
+    ]
+    assert {(f.metadata_props["target"], *(n.op_type for n in f)) for f in inside} >= {(ORT, "Relu"), (OV, "Neg")}
+    holders = [call for call in kernels_of(made) if "bodies" in call.metadata["target"]]
+    assert len(holders) == 1
+    # Relu, or five times Relu and Neg; both branches count once.
+    assert float(holders[0].metadata["cost"]) == pytest.approx(1 + 5 * 2)
 
 
 class ByOperator:

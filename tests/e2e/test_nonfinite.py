@@ -68,6 +68,18 @@ def test_given_inputs_are_what_counts(tmp_path: Path) -> None:
     assert "--input" not in warning
 
 
+def test_missing_values_that_a_plan_drops_are_told_and_kept_on_request(tmp_path: Path) -> None:
+    toolchains = Registry()
+    toolchains.add(FakeToolchain("run:zero"))
+    chosen = collage.CompileOptions(db=str(tmp_path / "n.sqlite"), baseline="none", time_budget_s=5.0)
+    made = collage.compile(model_of("y = Sin (x)"), ["fake"], options=chosen, toolchains=toolchains, workers=LENT)
+    (warning,) = [each for each in made.report["warnings"] if "NaN" in each]
+    assert "output 'y'" in warning and "--probe nan" in warning
+    report = compiled("y = Sin (x)", tmp_path, probe="nan")
+    assert status_of_the_fake(report) == "wrong" and "nan" in report["numerics"]["reference"]["probes"]
+    assert not any("NaN" in each for each in report["warnings"])
+
+
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx.save(model_of("y = Log (x)"), tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", np.full((4, 32), 2.0, np.float32))

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 
 import collage
 from collage._errors import NothingCanRun, UsageError
+from collage.byoc import PartitionGraph
 from collage.graph import kernels_of
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
@@ -121,9 +122,16 @@ def test_a_toolchain_that_fails_is_done_without(tmp_path: Path) -> None:
 
 
 def test_options_that_cannot_hold_are_refused() -> None:
-    with pytest.raises(UsageError, match="finalists"):
-        CollageFuseOps(["left"], options=collage.CompileOptions(finalists=3), toolchains=two_halves())
-    for options in ({"tune_s": 1.0}, {"accuracy_budget": 1e-2}, {"measure_budget": 3}, {"search": "proof"}):
+    for options in ({"finalists": 3}, {"strategy": "evolutionary"}, {"objective": "size"}, {"plan_out": "plan.json"}):
+        with pytest.raises(UsageError, match=next(iter(options))):
+            CollageFuseOps(["left"], options=collage.CompileOptions(**options), toolchains=two_halves())  # type: ignore[arg-type]
+    for options in (
+        {"tune_s": 1.0},
+        {"accuracy_budget": 1e-2},
+        {"measure_budget": 3},
+        {"search": "proof"},
+        {"max_drop": 0.1},
+    ):
         with pytest.raises(UsageError, match=next(iter(options))):
             CollageFuseOps(
                 ["left"],
@@ -131,3 +139,18 @@ def test_options_that_cannot_hold_are_refused() -> None:
                 options=collage.CompileOptions(**options),  # type: ignore[arg-type]
                 toolchains=two_halves(),
             )
+
+
+def test_measured_a_model_with_kernels_is_partitioned_around_them(tmp_path: Path) -> None:
+    """The second Relu is given to the toolchain on which it is slow, and stays there."""
+    given = ir.from_proto(chain(["Relu", "Relu", "Neg", "Neg", "Relu", "Relu"]))
+    marked = next(node for node in given.graph if node.name == "n1")
+    marked.metadata_props["target"] = "llvm -compiler=right"
+    by_hand = PartitionGraph()(given)
+    mixed = fused(by_hand, ["left", "right"], two_halves(), db=str(tmp_path / "db"), search="exhaustive")
+    assert kernels(mixed) == [
+        ("left", ["Relu"]),
+        ("right", ["Relu"]),
+        ("right", ["Neg"] * 2),
+        ("left", [*["Relu"] * 2, "Identity"]),
+    ]

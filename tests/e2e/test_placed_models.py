@@ -10,7 +10,7 @@ import pytest
 
 import collage
 from collage.compiler.device_placement import DevicePlacement
-from collage.compiler.estimated_search import EstimatedSearch
+from collage.compiler.estimated_search import EstimatedCosts, estimated_cover, estimated_plan
 from collage.compiler.preparation import Verdict
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Reference, Survey, supported_baselines
@@ -26,6 +26,7 @@ from collage.device import (
     require_output,
 )
 from collage.frontend import read_model
+from collage.fusion import FusionReport
 from collage.graph import KernelSpec, NameSupply, kernels_of, partition
 from collage.measure.check_inputs import CheckingSets
 from collage.measure.kernel_factory import kernel_attributes
@@ -77,7 +78,9 @@ def placed(model: ir.Model, seed: int, placement: DevicePlacement) -> tuple[ir.M
     graph = problem.graph
     baselines = supported_baselines(problem, lambda _: Availability(True))
     survey = Survey(problem, Reference(CheckingSets(), None, Verdict()), baselines)
-    plan = EstimatedSearch(survey, AtRandom(seed)).best().plan
+    costs = EstimatedCosts(problem, AtRandom(seed))
+    _, _, cover = estimated_cover(survey, costs, FusionReport())
+    plan = estimated_plan(problem, costs, cover.candidates)
     names = NameSupply("kernel")
     specs = []
     for kernel in plan.kernels:

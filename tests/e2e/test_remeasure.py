@@ -21,9 +21,10 @@ from collage.compiler.problem import Problem
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Interval, Summary
 from collage.database.database import Database
-from collage.measure.comparison import Comparison
+from collage.measure.bench_findings import keep_faster
 from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.jobs import Job
+from collage.measure.race import Comparison
 from collage.measure.session import MeasureSession
 from collage.plan import Plan
 from collage.runtime import Recipe
@@ -104,7 +105,7 @@ BEST = [("right", 4), ("left", 4)]
 def test_a_machine_that_was_slow_for_a_while_is_forgiven(clock: Clock, tmp_path: Path) -> None:
     clock.first["left", "Neg Relu"] = clock.first["right", "Neg Relu"] = 1.7
     executable = compiled(tmp_path)
-    singles = [row["measured_us"]["median"] for row in executable.report["singles"]]
+    singles = [answer.whole_us for answer in executable.explain().targets]
     assert singles == pytest.approx([1_600_100, 4_740_100]), (
         "whole models are measured twice, and the faster run counts"
     )
@@ -152,7 +153,7 @@ class NoisyMachine:
         monkeypatch.setattr(MeasureSession, "_measure", lambda *args: self.measure(*args))
         monkeypatch.setattr(MeasureSession, "check", lambda *args: self.check(*args))
         monkeypatch.setattr("collage.compiler.final_comparison.finalist_of", self.finalist)
-        monkeypatch.setattr("collage.compiler.final_comparison.compare_end_to_end", self.race)
+        monkeypatch.setattr("collage.compiler.final_comparison.race", self.race)
         monkeypatch.setattr("collage.compiler.final_comparison.why_wrong", lambda *_: None)
 
     def seconds(self, target: Target, nodes: Iterable[ir.Node]) -> float:
@@ -215,6 +216,19 @@ def test_a_second_compile_measures_and_races_nothing_and_chooses_the_same_howeve
     machine.take_over(monkeypatch)
     first = compiled(tmp_path, machine.operators, finals=True)
     assert_a_second_compile_does_nothing_else(machine, tmp_path, first)
+
+
+def test_what_bench_found_to_be_faster_is_raced_again_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = NoisyMachine(7)
+    machine.take_over(monkeypatch)
+    first = compiled(tmp_path, machine.operators, finals=True)
+    races = machine.races
+    (faster, *_) = (row.target for row in first.report.rows if row.kind == "single" and row.verdict != "returned")
+    with Database(str(tmp_path / "db.sqlite")) as database:
+        keep_faster(database, str(first.recipe.model["sha256"]), [str(faster)])
+    for _ in range(2):
+        compiled(tmp_path, machine.operators, finals=True)
+        assert machine.races == races + 1
 
 
 def cheapest_s(machine: NoisyMachine) -> float:

@@ -16,8 +16,8 @@ from collage.cost.statistics import Interval
 from collage.database import FactKind
 from collage.database.database import Database
 from collage.fusion import FusionOptions, FusionStyle
-from collage.measure.comparison import Comparison
 from collage.measure.finalist import Finalist
+from collage.measure.race import Comparison
 from tests.e2e.test_remeasure import SECONDS, NoisyMachine, compiled
 
 SEED = 7
@@ -47,7 +47,7 @@ class Machine(NoisyMachine):
         self.fields: list[int] = []
         self.is_noisy = self.is_busy = self.is_tied = False
         self.take_over(monkeypatch)
-        monkeypatch.setattr("collage.compiler.pipeline.is_busy", lambda: self.is_busy)
+        monkeypatch.setattr("collage.compiler.remembered.is_busy", lambda: self.is_busy)
 
     def race(self, finalists: Sequence[Finalist], *_: object, **__: object) -> Comparison:
         found = super().race(finalists)

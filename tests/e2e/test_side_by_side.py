@@ -16,7 +16,7 @@ import collage
 from collage._errors import UsageError
 from collage.compiler import copy_costs, problem
 from collage.compiler.copy_costs import CopyCost
-from collage.measure.comparison import ComparisonPlan
+from collage.measure.track import ComparisonPlan
 from collage.page import as_html, read_contents
 from collage.plan_file import PlanFile, PlanFileKernel, read_plan
 from collage.system.machine import usable_cores

@@ -98,7 +98,7 @@ def reference(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
 
 def tolerance(model: onnx.ModelProto) -> float:
     """Return what outputs may differ by, relative to their largest element, given the types in a model."""
-    from collage.numerics.compare import QUANTISED_TOLERANCE, tolerance_of
+    from collage.numerics.judge import QUANTISED_TOLERANCE, tolerance_of
 
     inferred = onnx.shape_inference.infer_shapes(model).graph
     types = {v.type.tensor_type.elem_type for v in (*inferred.value_info, *inferred.input, *inferred.output)}
@@ -110,10 +110,10 @@ def tolerance(model: onnx.ModelProto) -> float:
 
 def difference(names: Sequence[str], got: Sequence[Any], wanted: Sequence[Any], allowed: float) -> str | None:
     """Return how the first output that is wrong differs, or None."""
-    from collage.numerics.compare import compare
+    from collage.numerics.judge import judge
 
     for name, y, expected in zip(names, got, wanted, strict=True):
-        found = compare(y, expected, allowed)
+        found = judge(y, expected, allowed)
         if not found.ok:
             return f"{name}: {found.reason} (largest difference {found.max_abs:.3g})"
     return None

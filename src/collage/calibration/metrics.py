@@ -31,7 +31,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from collage._errors import InputError, UsageError
-from collage.numerics.compare import compare
+from collage.numerics.judge import judge
 
 __all__ = [
     "BUILT_IN",
@@ -351,7 +351,7 @@ def _error(actual: Array | None, expected: Array) -> float:
         return math.inf
     if expected.dtype.kind in "OSUTiub":
         return float(np.mean(np.asarray(actual != expected))) if expected.size else 0.0
-    difference = compare(actual, expected, math.inf)
+    difference = judge(actual, expected, math.inf)
     return difference.max_rel if difference.ok else math.inf
 
 

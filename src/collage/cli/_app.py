@@ -29,7 +29,6 @@ from collage.cli._inspect_commands import ENV_HELP, INSPECT_HELP, TARGETS_HELP, 
 from collage.cli._pack import PACK_HELP, UNPACK_HELP, pack, unpack
 from collage.cli._page import HELP as REPORT_HELP
 from collage.cli._page import report as report_command
-from collage.cli._store import store as store_commands
 from collage.cli._toolchain import toolchain as toolchain_commands
 
 __all__ = ["app", "main"]
@@ -44,7 +43,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for group in (db_commands, toolchain_commands, fleet_commands, store_commands):
+for group in (db_commands, toolchain_commands, fleet_commands):
     app.add_typer(group)
 for name, text, command in (
     ("report", REPORT_HELP, report_command),

@@ -158,6 +158,10 @@ def compile_(
     devices: Annotated[
         Path | None, typer.Option(metavar="PLAN.toml", help="A plan of devices; see docs/devices.md.")
     ] = None,
+    probe: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="'nan': take only plans that keep NaN among the inputs, as tables need."),
+    ] = None,
     allow_host: Annotated[
         bool,
         typer.Option(
@@ -251,6 +255,7 @@ def compile_(
         plan_out=plan_out,
         force=tuple(force or ()),
         forbid=tuple(forbid or ()),
+        probe=probe,
         allow_host=allow_host,
         baseline=baseline,
         fusion=read_fusion(fusion_style, native_max_depth, max_depth, max_candidates),

@@ -338,11 +338,8 @@ def _read(file: str) -> Iterator[Any]:
         yield sys.stdin
         return
     if (url := url_of(file)) is not None:
-        with scratch() as folder:
-            if (found := download(url, folder)) is None:
-                raise UsageError(f"{file} is an artefact, not an export")
-            with found.open(encoding="utf-8") as lines:
-                yield lines
+        with scratch() as folder, download(url, folder).open(encoding="utf-8") as lines:
+            yield lines
         return
     try:
         with Path(file).open(encoding="utf-8") as lines:

@@ -87,8 +87,8 @@ def compile_(
     json: Json = False,
 ) -> None:
     """Compile a fleet of models."""
+    from collage.fleet.command import compile_fleet
     from collage.fleet.machines import LOCAL, local_fleet, read_fleet
-    from collage.fleet.supervisor import compile_fleet
 
     if machines is None and on != LOCAL:
         raise typer.BadParameter(
@@ -284,7 +284,7 @@ def compile_there(
     if on is None or output is None:
         raise UsageError("--machine goes with --on and -o: which cluster, and where to write the artefact")
     if url_of(output) is not None:
-        raise UsageError("an artefact comes back as a file here; `collage store put` moves it on")
+        raise UsageError("an artefact comes back as a file here; copy it on from there")
     if machines is None and on != LOCAL:
         raise UsageError("name the types of machines: --machines fleet.toml; `collage fleet machines` writes one")
     kind = (local_fleet() if machines is None else read_fleet(machines))[machine or LOCAL]

@@ -28,8 +28,6 @@ _SHOWN_WAISTS = 8
 """Waists that are named; ``--json`` has all."""
 _SHOWN_INPUTS = 4
 """Inputs whose other lengths are shown; ``--json`` has all."""
-_CALL_US = 20.0
-"""Microseconds of a run beside its kernels, by which a single toolchain may seem faster on a small model."""
 
 
 def print_report(report: Report, artefact: str | None = None) -> None:
@@ -46,17 +44,18 @@ def print_report(report: Report, artefact: str | None = None) -> None:
                 kernel.name,
                 short_name(kernel.target),
                 kernel.operators,
-                milliseconds(kernel.estimate_us),
+                milliseconds(kernel.time_us),
+                "" if kernel.share is None else f"{kernel.share:.0%}",
                 *([str(kernel.branch or "")] if in_branches else []),
             ),
             *(
-                (f"  {inner.name}", short_name(inner.target), inner.operators, "", *([""] if in_branches else []))
+                (f"  {inner.name}", short_name(inner.target), inner.operators, "", "", *([""] if in_branches else []))
                 for inner in kernel.bodies
             ),
         )
     )
-    columns = ("kernel", "target", "operators", "ms, measured alone", *(["branch"] if in_branches else []))
-    console.print(_table("kernels", columns, rows, right=(3, 4)))
+    columns = ("kernel", "target", "operators", "ms of the run", "share", *(["branch"] if in_branches else []))
+    console.print(_table("kernels", columns, rows, right=(3, 4, 5)))
     if points := report.front.get("points"):
         console.print(_front(points))
     told = [*_summary(report), *([] if artefact is None else [f"written to {artefact}"])]
@@ -73,14 +72,9 @@ def _front(points: Sequence[Mapping[str, Any]]) -> Any:
 
 def _summary(report: Report) -> list[str]:
     search, numerics, lines = report.search, report.numerics, [*report.precision.get("summary", ())]
-    if len(report.kernels) > 1 and report.estimate_us is not None:
-        verb = "are expected to take" if any(kernel.branch is not None for kernel in report.kernels) else "add up to"
-        lines.append(f"its kernels {verb} {milliseconds(report.estimate_us)} ms")
-        if report.additive_error is not None:
-            lines[-1] += f"; additive error {report.additive_error:+.1%}"
     if numerics.max_rel_error is not None and numerics.tolerance is not None:
         lines.append(
-            f"largest difference from the reference: {numerics.max_rel_error:.1e} of the largest output "
+            f"largest error {numerics.max_rel_error:.1e} of the output's size{_noise(numerics)} "
             f"(tolerance {numerics.tolerance:.0e})"
         )
         lines += _unsettled(numerics)
@@ -96,10 +90,14 @@ def _summary(report: Report) -> list[str]:
     return lines + [f"warning: {warning}" for warning in report.warnings]
 
 
+def _noise(numerics: Numerics) -> str:
+    return "" if numerics.noise is None else f"; float arithmetic itself errs {numerics.noise:.1e} here"
+
+
 def _unsettled(numerics: Numerics) -> list[str]:
-    """Return which outputs were not compared everywhere; nothing if all were."""
+    """Return which outputs are right only within the noise of float arithmetic; nothing if none are."""
     told = [f"{share * 100:.2g} % of {name}" for name, share in numerics.unsettled.items()]
-    return [f"not compared, since rounding-sensitive: {', '.join(told)}"] if told else []
+    return [f"right within the noise of float arithmetic: {', '.join(told)}"] if told else []
 
 
 def _lengths(report: Report) -> list[str]:
@@ -157,15 +155,11 @@ def print_bench(table: Mapping[str, Any]) -> None:
             f"{table['speedup_vs_best_single']:.3f}x the best single toolchain (95 % interval {low:.3f} to {high:.3f})",
             highlight=False,
         )
-        ours, *singles = table["rows"]
-        longer_us = ours["median_us"] - min(
-            (row["median_us"] for row in singles if row["median_us"] and not row["reason"]), default=ours["median_us"]
+    for row in table["faster"]:
+        console.print(
+            _escape(f"{row['name']} is faster beyond doubt. The next compilation of the model races it again.")
         )
-        if 0 < longer_us <= _CALL_US:
-            console.print(
-                f"{longer_us:.0f} µs longer than the best: calling an artefact may take up to {_CALL_US:.0f} µs",
-                highlight=False,
-            )
+        console.print(_escape(f"to use it now: {row['command']}"))
 
 
 def print_targets(targets: Sequence[Mapping[str, Any]], *, verbose: bool = False) -> None:

@@ -19,6 +19,7 @@ from collage.compiler.plans import lower, predicted_s
 from collage.compiler.precision_session import Precision, Verdict
 from collage.compiler.problem import Problem
 from collage.measure.session import MeasureSession
+from collage.measure.track import checked
 from collage.plan import Plan, identity_of
 from collage.workers.worker import Worker
 
@@ -28,8 +29,12 @@ _STEPS = 8
 """Prices to try. Each costs a search over candidates that are mostly measured, and one run of the plan that it finds."""
 _RAISE = 8.0
 _CHECK_S = 300.0
+# A reduced plan of several kernels is not judged if it is expected to take this many times as long as another one.
 _SLOWER = 1.15
-"""A reduced plan is not judged if it is expected to take this many times as long as another one."""
+# The same for a single target. Whole models timed alone differ by this factor from their times in a race.
+_FAR = 2.5
+# A single target that is expected to be faster is judged in any case: times alone were up to 14 times those of a race there.
+_SHORT_S = 0.002
 
 
 def within_budget(
@@ -123,7 +128,7 @@ def judged(
         if precision is None or not is_reduced(plan):
             kept.add(plan.name)
             continue
-        if expected_s[plan.name] > _SLOWER * (best_s if plan.single is None else best_single_s):
+        if expected_s[plan.name] > (_SLOWER * best_s if plan.single is None else max(_FAR * best_single_s, _SHORT_S)):
             continue
         session.say(f"judging {plan.name}")
         reason = judge_plan(problem, session, precision, plan).reason
@@ -181,6 +186,6 @@ def _is_right(problem: Problem, session: MeasureSession, plan: Plan) -> bool:
     try:
         finalist = finalist_of(problem, session, plan, lower(problem, session, plan))
         with Worker(finalist.service, dict(finalist.arguments)) as worker:
-            return worker.call("check", _CHECK_S, tolerance=problem.tolerance)["reason"] is None
+            return checked(finalist, worker, problem.tolerance, _CHECK_S)["wrong"] is None
     except ToolchainError:
         return False

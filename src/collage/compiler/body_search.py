@@ -6,7 +6,7 @@ The results are candidates for single nodes. They are measured as all others are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from collage.plan import Plan, PlannedKernel
 from collage.runtime import BODIES_TARGET
 from collage.target import HOST_TARGET, Target
 
-__all__ = ["body_candidates", "estimated_bodies"]
+__all__ = ["body_candidate", "body_candidates", "body_options", "estimated_bodies", "moved_plan"]
 
 FindPlan = Callable[[Lab], tuple[Lab, CompileResult]]
 """A function that finds the plan of a model, as `pipeline.find_plan` does."""
@@ -92,9 +92,8 @@ def _search(
             lab.say(f"the bodies of {node.name!r} are not searched: {str(error)[:200]}")
             continue
         for plans, cost in found:
-            sub_graph = SubGraph(problem.graph, IndexSet.of(i))
-            candidate = CandidateKernel(sub_graph, BODIES_TARGET, _SPEC, ("bodies",), bodies=plans)
-            if problem.choices.allows(sub_graph, BODIES_TARGET):
+            candidate = body_candidate(problem, i, plans)
+            if problem.choices.allows(candidate.sub_graph, BODIES_TARGET):
                 yield candidate, cost
 
 
@@ -190,7 +189,14 @@ class _BodySearch:
         workspace = folder / f"body_{number}"
         workspace.mkdir()
         inputs = _inputs(model, stores["middle"])
-        options = on_given_inputs(self._options(graph, inputs), model)
+        budget_s = problem.options.time_budget_s
+        options = replace(
+            body_options(problem, graph),
+            threads=self.lab.session.threads,
+            inputs=inputs,
+            time_budget_s=None if None in (budget_s, self.seconds) else max(1.0, (self.seconds or 0.0) / 2),
+        )
+        options = on_given_inputs(options, model)
         say = partial(_within, self.lab.session.say, str(node.name))
         menu = [
             target
@@ -214,38 +220,39 @@ class _BodySearch:
             predicted = result.predicted_s.get(plan.name)
             unknown = Cost.unknown(len(problem.menu))
             costs = [unknown if predicted is None else Cost(seconds=count * predicted), unknown]
-            moved = [_moved(lab.problem, graph, each) for each in (plan, *_fastest_single(lab.survey))]
+            moved = [moved_plan(lab.problem, graph, each) for each in (plan, *_fastest_single(lab.survey))]
             return [*zip(dict.fromkeys(moved), costs, strict=False)]
 
-    def _options(self, graph: DataflowGraph, inputs: Mapping[str, Any]) -> CompileOptions:
-        """Return the options of a search of a body: for latency, in the own precision of the model, without a comparison."""
-        options, menu = self.lab.problem.options, self.lab.problem.menu
 
-        def fitting(texts: Iterable[str], name: str) -> tuple[str, ...]:
-            return tuple(text for text in texts if _is_choice(graph, menu, {name: (text,)}))
+def body_candidate(problem: Problem, index: int, plans: tuple[Plan, ...]) -> CandidateKernel:
+    """Return a node as a candidate whose bodies have these plans."""
+    return CandidateKernel(SubGraph(problem.graph, IndexSet.of(index)), BODIES_TARGET, _SPEC, ("bodies",), bodies=plans)
 
-        return CompileOptions(
-            threads=self.lab.session.threads,
-            db=options.db,
-            inputs=inputs,
-            time_budget_s=None
-            if None in (options.time_budget_s, self.seconds)
-            else max(1.0, (self.seconds or 0.0) / 2),
-            use_tuned=options.use_tuned,
-            search=options.search,
-            strategy=options.strategy,
-            percentile=options.percentile,
-            measure_budget=options.measure_budget,
-            remeasure=options.remeasure,
-            finals=False,
-            min_gain=options.min_gain,
-            fusion=options.fusion,
-            launch_penalties_s=options.launch_penalties_s,
-            seed=options.seed,
-            force=fitting(options.force, "force"),
-            forbid=fitting(options.forbid, "forbid"),
-            baseline="none",
-        )
+
+def body_options(problem: Problem, graph: DataflowGraph) -> CompileOptions:
+    """Return the options of a search of a body: for latency, in the own precision of the model, without a comparison."""
+    options = problem.options
+
+    def fitting(texts: Iterable[str], name: str) -> tuple[str, ...]:
+        return tuple(text for text in texts if _is_choice(graph, problem.menu, {name: (text,)}))
+
+    return CompileOptions(
+        db=options.db,
+        use_tuned=options.use_tuned,
+        search=options.search,
+        strategy=options.strategy,
+        percentile=options.percentile,
+        measure_budget=options.measure_budget,
+        remeasure=options.remeasure,
+        finals=False,
+        min_gain=options.min_gain,
+        fusion=options.fusion,
+        launch_penalties_s=options.launch_penalties_s,
+        seed=options.seed,
+        force=fitting(options.force, "force"),
+        forbid=fitting(options.forbid, "forbid"),
+        baseline="none",
+    )
 
 
 def _whole(graph: DataflowGraph, target: Target) -> Plan:
@@ -253,7 +260,7 @@ def _whole(graph: DataflowGraph, target: Target) -> Plan:
     return Plan("", (PlannedKernel(everything(graph), target),) if len(graph) else ())
 
 
-def _moved(inner: Problem, graph: DataflowGraph, plan: Plan) -> Plan:
+def moved_plan(inner: Problem, graph: DataflowGraph, plan: Plan) -> Plan:
     """Return the plan of a body's own problem as a plan of the body."""
     index = {str(node.name): i for i, node in enumerate(graph.nodes)}
     moved = {i: index[str(node.name)] for i, node in enumerate(inner.graph.nodes)}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from collage.cost.outcome import Outcome
-from collage.measure.comparison import ComparisonPlan
+from collage.measure.track import ComparisonPlan
 from collage.options import CompileOptions
 
 __all__ = ["SearchBudget"]

@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
 from collage._errors import NothingCanRun, ToolchainError, UsageError, WrongAnswer
 from collage.compiler.opening import measure_session
+from collage.compiler.partitioned_model import read_partitioned
 from collage.compiler.pipeline import compile, settle
 from collage.database.database import Database
-from collage.frontend import check_given, place_weights, read_model, with_lengths_of
+from collage.frontend import check_given, place_weights, with_lengths_of
 from collage.graph import (
     DataflowGraph,
     IndexSet,
     KernelSpec,
     NameSupply,
     SubGraph,
-    copy_model,
     kernel_model,
     kernels_of,
     partition,
 )
-from collage.measure.comparison import why_wrong
 from collage.measure.estimator import model_tolerance
 from collage.measure.finalist import Finalist
 from collage.measure.guessed_lengths import capture_at_some_lengths
 from collage.measure.kernel_factory import kernel_attributes
 from collage.measure.session import MeasureSession
-from collage.numerics.compare import REDUCED_TOLERANCE
+from collage.measure.track import why_wrong
+from collage.numerics.judge import REDUCED_TOLERANCE
 from collage.options import CompileOptions
 from collage.plan_file import PlanFile
 from collage.runtime import Executable, KernelRecord, Port, Recipe
 from collage.system.scratch import scratch
 from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target
 from collage.toolchains import TUNED, Registry, registry
-from collage.transform import InferType
 from collage.workers.worker import Worker
 
 __all__ = ["build"]
@@ -84,8 +81,7 @@ def build(
         given = replace(options, plan=plan)
         return compile(model, options=given, toolchains=toolchains, workers=workers, say=say)
     toolchains = toolchains or registry()
-    whole = InferType()(read_model(model))  # Reading validates the model, and expands its kernels.
-    partitioned = _typed(_named(_as_ir(model)), whole)
+    partitioned, whole = read_partitioned(model)
     if not kernels_of(partitioned):
         raise UsageError(
             "the model has no kernels, so there is nothing to build: collage.compile finds kernels, "
@@ -105,41 +101,6 @@ def build(
         executable = settle(recipe, workspace, toolchains)
     executable.notes += notes
     return executable
-
-
-def _as_ir(model: Any) -> ir.Model:
-    """Return a partitioned model with its functions; nothing that the caller holds is changed."""
-    if isinstance(model, ir.Model):
-        return copy_model(model)
-    if isinstance(model, onnx.ModelProto):
-        return copy_model(ir.from_proto(model))
-    if isinstance(model, (bytes, bytearray, memoryview)):
-        return _as_ir(onnx.ModelProto.FromString(bytes(model)))
-    if isinstance(model, str | os.PathLike):
-        loaded: ir.Model = ir.load(model)
-        return loaded
-    raise UsageError(f"a partitioned model is ONNX; a {type(model).__name__} is compiled with collage.compile")
-
-
-def _named(model: ir.Model) -> ir.Model:
-    """Give every call of a kernel a name of its own."""
-    names = NameSupply(reserved=[str(node.name) for node in model.graph if node.name])
-    seen: set[str] = set()
-    for call in kernels_of(model):
-        if not call.node.name or call.node.name in seen:
-            call.node.name = names.fresh(call.node.op_type)
-        seen.add(str(call.node.name))
-    return model
-
-
-def _typed(model: ir.Model, whole: ir.Model) -> ir.Model:
-    """Give the values between kernels the types that they have in the model without its partitioning."""
-    known = {value.name: value for node in whole.graph for value in node.outputs}
-    for value in (value for node in model.graph for value in node.outputs):
-        if (same := known.get(value.name)) is not None:
-            value.type = value.type or same.type
-            value.shape = value.shape or same.shape
-    return model
 
 
 def _with_host_kernels(model: ir.Model) -> ir.Model:
@@ -241,4 +202,5 @@ def _checked(
     tolerance = max(model_tolerance(whole), options.accuracy_budget or 0.0)
     if any(Target.parse(kernel.target).is_reduced for kernel in recipe.kernels) and not options.accuracy_budget:
         tolerance = max(tolerance, REDUCED_TOLERANCE)
-    return why_wrong(Finalist("partitioned", _SERVICE, arguments, len(recipe.kernels)), tolerance), []
+    finalist = Finalist("partitioned", _SERVICE, arguments, len(recipe.kernels), model=str(reference.written(whole)))
+    return why_wrong(finalist, tolerance), []

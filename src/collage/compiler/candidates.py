@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import onnx_ir as ir
 
 from collage._errors import NothingCanRun
+from collage.byoc import greedy_kernels, greedy_rest
 from collage.compiler.precision_sensitivity import is_product
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.fusion import (
     CandidateKernel,
     CandidateKernelIndex,
+    FusionOptions,
     FusionReport,
     FusionSpec,
+    GivenFusionRule,
     HostFusionRule,
     collect_candidates,
     gather_fusion_specs,
     max_coalesce,
 )
-from collage.graph import SubGraph, is_view
+from collage.graph import IndexSet, SubGraph, is_view, iterate_bits
 from collage.target import HOST_TARGET, Target
+from collage.toolchains import Support
 
 __all__ = ["collect", "gather_specs", "has_what_profits", "host_spec", "joined_neighbors", "may_have"]
 
@@ -35,13 +39,45 @@ def gather_specs(survey: Survey) -> Sequence[FusionSpec]:
     problem, usable = survey.problem, survey.usable
     toolchain_of, fusion = problem.toolchains.for_target, problem.options.fusion
     if problem.placement is None:
-        return gather_fusion_specs(usable, toolchain_of, survey.coverage_of, fusion)
+        return [*gather_fusion_specs(usable, toolchain_of, survey.coverage_of, fusion), *_greedy_specs(survey)]
     # Rules that look for the largest kernels find those within one device only if they see nothing else.
     return [
         spec
         for device in problem.placement.devices
         for spec in gather_fusion_specs(usable, toolchain_of, partial(survey.coverage_on, device), fusion)
     ]
+
+
+def _greedy_specs(survey: Survey) -> list[FusionSpec]:
+    """Return specs of the kernels that classic partitioning makes: of ``partition_for`` each target, and of the native rest.
+
+    With them, the cheapest cover costs at most what any of these partitionings does.
+    """
+    problem = survey.problem
+    model, graph, names = problem.model, problem.graph, [str(node.name) for node in problem.graph.nodes]
+    kernels: dict[Target, list[SubGraph]] = {}
+    takes: dict[Target, Callable[[ir.Node], Support]] = {}
+    for target in survey.usable:
+        if not problem.is_bound(target) and not target.is_reduced:
+            covers = survey.coverage_of(target)
+            supports = {name: covers(node) for name, node in zip(names, graph.nodes, strict=True)}
+            takes[target] = partial(_by_name, supports)
+            kernels[target] = greedy_kernels(model, graph, target, problem.toolchains, takes[target])
+    for target in [target for target in kernels if target.is_native]:
+        rests = [
+            greedy_rest(model, graph, others, takes[target], (problem.options.fusion or FusionOptions()).max_candidates)
+            for other, others in list(kernels.items())
+            if other != target and 0 < sum(map(len, others)) < len(graph)
+        ]
+        kernels[target] += [sub_graph for rest in rests for sub_graph in rest]
+    return [
+        FusionSpec(f"partition_for {target.short}", GivenFusionRule(tuple(dict.fromkeys(places))), (target,))
+        for target, places in kernels.items()
+    ]
+
+
+def _by_name(supports: Mapping[str, Support], node: ir.Node) -> Support:
+    return supports.get(str(node.name), Support(False, "not asked"))
 
 
 def host_spec(takes: Callable[[ir.Node], bool] | None = None) -> FusionSpec:
@@ -70,9 +106,16 @@ def collect(
         None if host_takes_all else lambda node: is_view(node) or not covered >> problem.graph.index_of(node) & 1
     )
     left_behind = problem.within_devices(left.all_candidates(problem.graph, report))
-    index = CandidateKernelIndex([*proposed, *left_behind])
+    index = CandidateKernelIndex([*proposed, *left_behind, *_made_earlier(problem)])
     _check_covered(problem, index)
     return index
+
+
+def _made_earlier(problem: Problem) -> list[CandidateKernel]:
+    """Return the kernels that the model has already: they stay as they are, so the host stands for their targets."""
+    graph, spec = problem.graph, host_spec()
+    calls = [SubGraph(graph, IndexSet.of(i)) for i in iterate_bits(graph.kernel_call_bits)]
+    return [CandidateKernel(call, HOST_TARGET, spec, ("made earlier",)) for call in calls]
 
 
 def _check_covered(problem: Problem, index: CandidateKernelIndex) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from collage.compiler.final_comparison import BASELINE, FinalComparison
 from collage.compiler.result_store import CompileResult
-from collage.compiler.survey import HOPELESS, LATE, Survey
+from collage.compiler.survey import LATE, Survey
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.measure.baselines import TargetBaseline
@@ -18,7 +18,7 @@ from collage.plan import Plan
 from collage.report import Ratio, Row, Times, Verdict
 from collage.target import Target
 
-__all__ = ["comparison_rows", "named_but_failed"]
+__all__ = ["comparison_rows", "named_but_failed", "why_left_out"]
 
 _VERDICTS: Mapping[Status, Verdict] = {
     Status.UNSUPPORTED: "refused",
@@ -63,7 +63,6 @@ def _plan_row(survey: Survey, result: CompileResult, plan: Plan) -> Row:
             _precision(plan.targets),
             ratio=Ratio(1.0, 1.0, 1.0) if is_returned else None,
             estimate_us=_us(result.predicted_s.get(plan.name)),
-            alone_us=None if is_bound else _times(whole),
             unbound_us=_times(whole) if is_bound else None,
             reason="the time budget left no time to compare it" if finals.standings and standing is None else None,
         ),
@@ -84,10 +83,17 @@ def _with_standing(row: Row, standing: FinalistResult | None, is_returned: bool 
         time_us=_us(standing.paired_s),
         measured_us=_times(standing.time),
         rounds_us=tuple(1e6 * seconds for seconds in standing.rounds_s),
-        alone_us=_times(standing.alone) or row.alone_us,
         max_rel_error=standing.max_rel,
-        reason=standing.reason,
+        reason=why_left_out(standing),
     )
+
+
+def why_left_out(standing: FinalistResult) -> str | None:
+    """Return the reason that a finalist has no time: what it says, or its time in two samples of the race."""
+    if not standing.slower:
+        return standing.reason
+    ratios = " and ".join(f"{ratio:.1f}" for ratio in standing.slower)
+    return f"{ratios} times as slow as the best in two samples of this race"
 
 
 def _verdict(standing: FinalistResult, plan: Plan) -> Verdict:
@@ -95,10 +101,12 @@ def _verdict(standing: FinalistResult, plan: Plan) -> Verdict:
     if standing.status is not Status.OK:
         is_reduced = any(target.is_reduced for target in plan.targets)
         return "over budget" if standing.status is Status.WRONG and is_reduced else _VERDICTS[standing.status]
+    if standing.slower:
+        return "too slow"
     if standing.reason is not None:
         return "over limit"
     if standing.ratio is None:
-        return "slower" if standing.lost else "too slow"
+        return "slower" if standing.lost else "not raced"
     interval = standing.ratio[1]
     if interval.high < 1.0:
         return "undecided"
@@ -106,7 +114,7 @@ def _verdict(standing: FinalistResult, plan: Plan) -> Verdict:
 
 
 def _target_row(survey: Survey, finals: FinalComparison, target: Target) -> Row:
-    """Return the row of a target that was not among the plans, as it was measured alone."""
+    """Return the row of a target that was not among the plans, with the reason."""
     found = survey.baselines[target]
     outcome, reason = _telling(found), None
     verdict: Verdict = "not raced"
@@ -124,25 +132,17 @@ def _target_row(survey: Survey, finals: FinalComparison, target: Target) -> Row:
         )
     elif survey.problem.is_bound(target):
         reason = "its kernels are bound to a rule; the time is that of the whole model without the rule"
-    elif finals.standings and target.is_reduced and _is_near(survey, outcome):
+    elif finals.standings and target.is_reduced:
         reason = "not judged, since another plan is expected to be clearly faster"
-    elif finals.standings:
-        verdict = "too slow"
     return Row(
         target.title,
         "single",
         verdict,
         str(target),
         precision=_precision([target]),
-        alone_us=_times(outcome.time),
         max_rel_error=outcome.error,
         reason=reason,
     )
-
-
-def _is_near(survey: Survey, outcome: Outcome) -> bool:
-    """Return True if a target would have been compared for its time alone."""
-    return outcome.time is not None and outcome.time.median_s <= HOPELESS * survey.best_single_s
 
 
 def _telling(found: TargetBaseline) -> Outcome:

@@ -18,8 +18,8 @@ from collage.measure.estimator import MeasuringCostEstimator
 from collage.measure.jobs import Job, weight_bytes
 from collage.measure.learned_model import LearnedCostModel
 from collage.measure.overheads import Overheads, measure_overheads
-from collage.measure.per_op_profile import parts_to_measure, profile_from_parts
 from collage.measure.roofline import Roofline, measure_peak
+from collage.measure.segment_profile import MOST, profile_from_segments, segments
 from collage.measure.session import MeasureSession
 from collage.numerics.value_store import ValueStore
 from collage.plan import AnyKernel, Identity, PlannedKernel, identity_of
@@ -30,7 +30,7 @@ __all__ = ["CostTable"]
 
 _BATCH_SIZE = 16
 _PROBED_SHARE = 0.5
-"""Share of a budget of kernels that is spent on per-operator times of targets without a profiler. The search has the rest."""
+"""Share of a budget of kernels that is spent on profiles of targets without a profiler. The search has the rest."""
 _LEAST_SHARE = 0.1
 """The least share of a kernel's time that is left when the cost of the call is taken off."""
 
@@ -47,6 +47,9 @@ class CostTable:
         error_price_s: Seconds that the search adds for each unit of relative error of a kernel of reduced precision.
         overheads: Measured overheads of a call, by target.
         batch_size: So many kernels are measured at once.
+        proves: True if the search goes on until no other cover can cost less.
+        min_gain: Share of the best cover's cost below which a hoped-for gain is not worth a measurement.
+        searching: Returns a context within which the time of a search counts.
         say: Called with each line of progress.
         strategy_faults: The fault with the user's search strategy, which is not asked again then.
     """
@@ -57,6 +60,9 @@ class CostTable:
         self.error_price_s = 0.0
         self.overheads: dict[Target, Overheads] = {}
         self.batch_size = _BATCH_SIZE
+        self.proves = problem.options.proves
+        self.min_gain = problem.options.min_gain
+        self.searching = self.budget.searching
         self.say = session.say
         self.strategy_faults: tuple[str, ...] = ()
         self._problem = problem
@@ -91,32 +97,32 @@ class CostTable:
         if len(usable) > 2:  # With one target beside the host, nothing is chosen.
             ends_at = self.budget.asked + int(_PROBED_SHARE * self.kernels_left)
             for left, target in zip(range(len(silent), 0, -1), silent, strict=True):
-                self._probe(target, op_types, (ends_at - self.budget.asked) // left)
+                self._probe(target, (ends_at - self.budget.asked) // left)
         for target, found in baselines.items():
             for bits, outcome in zip(found.ranges, found.outcomes, strict=True):
                 self._learn(PlannedKernel(SubGraph(graph, IndexSet(bits)), target), outcome)
 
-    def _probe(self, target: Target, op_types: Sequence[str], most: int) -> None:
+    def _probe(self, target: Target, most: int) -> None:
         """Estimate the time of each operator on a target without a profiler, from at most this many kernels."""
-        found = self._survey.baselines[target]
+        found, graph = self._survey.baselines[target], self._problem.graph
         taken = [i for bits in found.ranges for i in IndexSet(bits)]
         weights = self._expectation.weights(taken)
-        parts = parts_to_measure(op_types, weights)[:most]
-        if len(parts) < 2 or self.search_s_left <= 0:
+        parts = segments(graph.cuts, found.ranges, weights, min(MOST, most))
+        if len(parts) <= len(found.ranges) or self.search_s_left <= 0:
             return
-        self.say(f"profiling {target.short}: one kernel of each operator type")
-        places = [PlannedKernel(SubGraph(self._problem.graph, IndexSet(1 << i)), target) for i in parts]
+        self.say(f"profiling {target.short}: {len(parts)} segments of the model")
+        places = [PlannedKernel(SubGraph(graph, IndexSet(bits)), target) for bits in parts]
         outcomes = self._estimator.measure([self._problem.kernel_of(place) for place in places])
         self.budget.asked += sum(not outcome.recorded for outcome in outcomes)
         dispatch_s = self.overheads[target].dispatch_s
         seconds = {
-            i: max(outcome.time.median_s - dispatch_s, _LEAST_SHARE * outcome.time.median_s)
-            for i, outcome in zip(parts, outcomes, strict=True)
+            bits: max(outcome.time.median_s - dispatch_s, _LEAST_SHARE * outcome.time.median_s)
+            for bits, outcome in zip(parts, outcomes, strict=True)
             if outcome.time is not None
         }
         whole = [outcome.time.median_s for outcome in found.outcomes if outcome.time is not None]
         total_s = sum(whole) if len(whole) == len(found.outcomes) else None
-        self._expectation.learn_profile(target, profile_from_parts(op_types, weights, seconds, total_s))
+        self._expectation.learn_profile(target, profile_from_segments(weights, seconds, total_s))
         for place, outcome in zip(places, outcomes, strict=True):
             self._learn(place, outcome)
 

@@ -11,11 +11,12 @@ from collage._errors import UsageError
 from collage.device import read_device_plan
 from collage.fusion import FusionOptions
 from collage.options import CompileOptions
+from collage.search import RefiningStrategy, strategies
 from collage.target import HOST_TOOLCHAIN, Target
 from collage.toolchains import Registry
 from collage.transform import PassContext
 
-__all__ = ["check_estimator_options", "effective_options", "refuse", "with_planned_targets"]
+__all__ = ["check_estimator_options", "effective_options", "refuse", "refuse_second_phase", "with_planned_targets"]
 
 _ABOUT_TIMES = (
     "accuracy_budget",
@@ -73,6 +74,7 @@ def check_estimator_options(options: CompileOptions) -> None:
         UsageError: One of them is set.
     """
     refuse(options, _ABOUT_TIMES, "the costs come from an estimator")
+    refuse_second_phase(options, "the costs come from an estimator")
 
 
 def refuse(options: CompileOptions, names: Iterable[str], why: str) -> None:
@@ -84,6 +86,16 @@ def refuse(options: CompileOptions, names: Iterable[str], why: str) -> None:
     defaults = {each.name: each.default for each in fields(CompileOptions)}
     if given := next((name for name in names if getattr(options, name) != defaults[name]), None):
         raise UsageError(f"option {given} has no effect here: {why}")
+
+
+def refuse_second_phase(options: CompileOptions, why: str) -> None:
+    """Refuse a strategy with a second phase, which times whole plans.
+
+    Raises:
+        UsageError: The strategy has one.
+    """
+    if isinstance(strategies().get(options.strategy), RefiningStrategy):
+        raise UsageError(f"option strategy: the second phase of {options.strategy!r} has no effect here: {why}")
 
 
 def _check_names(what: str, names: Iterable[str], known: set[str]) -> None:

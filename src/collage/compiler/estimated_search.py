@@ -1,222 +1,205 @@
-"""The search by costs from a user's own estimator, in any unit.
+"""The search by costs from a user's own estimator, in any unit: its answers are a source of costs like the timings of kernels.
 
-An estimator may be slow: a simulator, or a board. So it is asked about a kernel only if a cheapest partitioning may need it,
-and about equal kernels once. The greedy partitioning for each target is a contestant, so the result is never worse.
+The estimator is asked about equal kernels once. The kernels of greedy partitioning are candidates, so the result is never
+worse than that.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+import math
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cached_property
 
 from collage._errors import NothingCanRun, ToolchainError, WrongAnswer
-from collage.byoc import greedy_kernels
-from collage.compiler.candidates import collect, gather_specs, host_spec, joined_neighbors
+from collage.compiler.body_search import body_candidate, body_options, moved_plan
+from collage.compiler.candidates import collect, gather_specs
 from collage.compiler.final_comparison import FinalComparison, finalist_of
+from collage.compiler.partition_search import search_until_stable
 from collage.compiler.plans import lower, plan_of
+from collage.compiler.problem import Problem
 from collage.compiler.result_store import CompileResult, SearchSummary
-from collage.compiler.survey import Survey
+from collage.compiler.survey import Survey, supported_baselines
 from collage.cost.cost import Cost
-from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport, FusionSpec, UnionFusionRule
-from collage.graph import is_view
-from collage.measure.comparison import why_wrong
+from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport
+from collage.graph import DataflowGraph, bodies, is_view
+from collage.measure.body_problem import body_model, is_searchable, stated_runs
 from collage.measure.estimator import CostEstimator, MeasuringCostEstimator
 from collage.measure.jobs import weight_bytes
 from collage.measure.session import MeasureSession
-from collage.plan import Identity, Plan, identity_of
-from collage.search import (
-    NoCover,
-    Partitioning,
-    find_cycle,
-    kernel_successors,
-    placed_shortest_path,
-    wide_shortest_path,
-)
-from collage.target import HOST_TARGET
+from collage.measure.track import why_wrong
+from collage.plan import AnyKernel, Identity, Plan, identity_of
+from collage.search import Partitioning, SearchResult, Transfer
+from collage.target import HOST_TARGET, Target
+from collage.toolchains import Availability
 
-__all__ = ["EstimatedSearch", "plan_by_estimator"]
-
-_MAX_STATES = 20_000
-"""Most covered sets of a search that calls the estimator on demand.
-
-Beyond, all costs are computed first, and bounds guide the search.
-"""
+__all__ = ["EstimatedCosts", "estimated_cover", "estimated_plan", "plan_by_estimator", "unrun_bodies"]
 
 
-@dataclass(frozen=True, slots=True)
-class EstimatedCover:
-    """The best partitioning by an estimator's word.
-
-    Attributes:
-        plan: The kernels that cover the graph.
-        kernels: The same as candidates.
-        cost: The sum of their costs and launch penalties.
-        candidates: Among how many it was searched.
-    """
-
-    plan: Plan
-    kernels: tuple[CandidateKernel, ...]
-    cost: Cost
-    candidates: int
-
-
-class EstimatedSearch:
-    """Finds the cheapest partitioning of a model by an estimator's word.
+class EstimatedCosts:
+    """Costs of kernels by an estimator's word (`partition_search.SearchCosts`). Nothing limits the search.
 
     Args:
-        survey: The model, the menu, and which operators each target takes.
-        estimator: Tells what kernels cost.
-        known: Further candidates, with their costs.
+        problem: The model and the menu.
+        estimator: Returns the cost of a kernel.
+        known: Candidates whose costs are known.
+        say: Called with each line of progress.
 
     Attributes:
-        fusion: The outcomes of the candidates that the rules proposed.
         asked: Number of kernels that the estimator was asked about.
     """
 
+    proves = True
+    min_gain = 0.0
+    batch_size = None
+    kernels_left = sys.maxsize
+    search_s_left = math.inf
+
     def __init__(
-        self, survey: Survey, estimator: CostEstimator, known: Sequence[tuple[CandidateKernel, Cost]] = ()
+        self,
+        problem: Problem,
+        estimator: CostEstimator,
+        known: Sequence[tuple[CandidateKernel, Cost]] = (),
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.fusion = FusionReport()
         self.asked = 0
-        self._survey = survey
-        self._problem = survey.problem
+        self.say = say
+        self.strategy_faults: tuple[str, ...] = ()
+        self._problem = problem
         self._estimator = estimator
-        self._known: dict[Hashable, Cost] = {survey.problem.key_of(each): cost for each, cost in known}
+        self._known: dict[Hashable, Cost] = {problem.key_of(each): cost for each, cost in known}
         self._rejected: set[Identity] = set()
-        specs = gather_specs(survey)
-        collected = collect(survey.problem, specs, self.fusion, host_takes_all=True)
-        self._index = CandidateKernelIndex([*collected, *(each for each, _ in known)])
-        self._greedy = list(self._greedy_covers())
 
-    def best(self) -> EstimatedCover:
-        """Return the cheapest partitioning, after neighbours of one target were joined as long as that pays.
+    def searching(self) -> AbstractContextManager[None]:
+        """Do nothing: the time of the search is not limited."""
+        return nullcontext()
 
-        Raises:
-            NothingCanRun: Nothing covers all operators.
-        """
-        cover = self._cheapest()
-        while paying := self._paying_joins(cover):
-            self._index = CandidateKernelIndex([*self._index, *paying])
-            cover = self._cheapest()
-        rivals = [cover, *self._greedy]
-        best = min(rivals, key=lambda kernels: (self._cost_of(kernels), len(kernels)))
-        if self._cost_of(best).is_invalid:
-            raise NothingCanRun("nothing that the estimator gives a cost covers all operators")
-        return EstimatedCover(self._plan_of(best), tuple(best), self._cost_of(best), len(self._index))
+    def introduce(self, candidates: Sequence[CandidateKernel]) -> None:
+        """Do nothing: the estimator knows every kernel."""
 
-    def _plan_of(self, cover: Sequence[CandidateKernel]) -> Plan:
-        costs = {identity_of(kernel): self.cost_of(kernel) for kernel in cover}
-        plan = plan_of(cover, "estimated")
-        told = [costs[identity_of(kernel)] for kernel in plan.kernels]
-        texts = [f"{cost.seconds:.6g}" if cost.is_known else None for cost in told]
-        kernels = [replace(kernel, cost=text) for kernel, text in zip(plan.kernels, texts, strict=True)]
-        return replace(plan, kernels=tuple(kernels))
+    @cached_property
+    def transfers(self) -> list[Transfer]:
+        """Return the values that operators hand to each other, with the costs of copies that the plan of devices states."""
+        assert self._problem.placement is not None
+        return list(self._problem.placement.transfers(self._problem.graph))
 
-    def reject(self, kernel: CandidateKernel) -> None:
+    def known_cost(self, candidate: AnyKernel) -> Cost | None:
+        """Return the cost of a kernel, or of an equal one; None if the estimator was not asked yet."""
+        problem = self._problem
+        if identity_of(candidate) in self._rejected:
+            return Cost.INVALID
+        if candidate.target == HOST_TARGET:
+            # The host serves views for nothing, kernels made earlier stay, and the rest is its only where nothing else can.
+            is_free = candidate.sub_graph.inside.bits & problem.graph.kernel_call_bits or all(
+                map(is_view, candidate.sub_graph.nodes)
+            )
+            return Cost.ZERO if is_free else Cost.unknown(len(problem.menu) + 1)
+        return self._known.get(problem.key_of(candidate))
+
+    def measured_cost(self, candidate: AnyKernel) -> Cost:
+        """Return the known cost of a kernel; INVALID for all others."""
+        return self.known_cost(candidate) or Cost.INVALID
+
+    def measure(self, candidates: Sequence[CandidateKernel]) -> list[Cost]:
+        """Ask the estimator about kernels."""
+        for candidate in candidates:
+            if self.known_cost(candidate) is None:
+                self._known[self._problem.key_of(candidate)] = self._ask(candidate)
+        return [self.measured_cost(candidate) for candidate in candidates]
+
+    def _ask(self, candidate: CandidateKernel) -> Cost:
+        self.asked += 1
+        kernel, target = self._problem.kernel_of(candidate)
+        cost = Cost.of(self._estimator.estimate(kernel, target))
+        return Cost.unknown(self._problem.priority(candidate.target) + 1) if cost.is_unknown else cost
+
+    def reject(self, kernel: AnyKernel) -> None:
         """Leave a kernel out of every further search."""
         self._rejected.add(identity_of(kernel))
 
-    def cost_of(self, kernel: CandidateKernel) -> Cost:
-        """Return the cost of a kernel. Call the estimator if the cost of an equal kernel is not known."""
-        problem = self._problem
-        if kernel.target == HOST_TARGET:
-            # The host serves views for nothing, and the rest only where nothing else can.
-            return Cost.ZERO if all(map(is_view, kernel.sub_graph.nodes)) else Cost.unknown(len(problem.menu) + 1)
-        if identity_of(kernel) in self._rejected:
-            return Cost.INVALID
-        key = problem.key_of(kernel)
-        if key not in self._known:
-            self.asked += 1
-            told = Cost.of(self._estimator.estimate(*problem.kernel_of(kernel)))
-            self._known[key] = Cost.unknown(problem.priority(kernel.target) + 1) if told.is_unknown else told
-        return self._known[key]
+    def expected_s(self, candidate: CandidateKernel) -> float:
+        """Return 0: nothing is known about the estimator's unit."""
+        return 0.0
 
-    def _cost_of(self, kernels: Sequence[CandidateKernel]) -> Cost:
-        return Cost.sum([*map(self.cost_of, kernels), *map(self._penalty, kernels)])
+    least_s = expected_s
 
-    def _penalty(self, kernel: CandidateKernel) -> Cost:
-        return Cost(seconds=self._problem.options.launch_penalties_s.get(kernel.target.toolchain, 0.0))
+    def launch_penalty_s(self, target: Target) -> float:
+        """Return the penalty that the user states for each kernel of a toolchain."""
+        return self._problem.options.launch_penalties_s.get(target.toolchain, 0.0)
 
-    def _paying_joins(self, cover: Sequence[CandidateKernel]) -> list[CandidateKernel]:
-        """Return neighbours of a cover joined, as far as that is new and costs no more than the parts."""
-        if self._problem.is_placed_by_search:
-            return []
-        known = set(self._index)
-        joined = self._problem.within_devices(joined_neighbors(self._survey, cover))
-        return [kernel for kernel in joined if kernel not in known and self._pays(kernel, cover)]
 
-    def _pays(self, joined: CandidateKernel, cover: Sequence[CandidateKernel]) -> bool:
-        return self._cost_of([joined]) <= self._cost_of([kernel for kernel in cover if kernel.bits & joined.bits])
+def estimated_cover(
+    survey: Survey, costs: EstimatedCosts, fusion: FusionReport, inner: Sequence[CandidateKernel] = ()
+) -> tuple[CandidateKernelIndex, SearchResult[CandidateKernel], Partitioning[CandidateKernel]]:
+    """Return all candidates, the result of the search, and the cheapest partitioning.
 
-    def _cheapest(self) -> Sequence[CandidateKernel]:
-        problem = self._problem
-        if not problem.is_placed_by_search and (cover := self._lazy_cover()) is not None:
-            bits = [kernel.bits for kernel in cover]
-            if find_cycle(kernel_successors(problem.graph, bits)) is None:
-                return cover
-        arguments: dict[str, Any] = {
-            "launch_penalty_of": lambda kernel: self._penalty(kernel).seconds,
-            "priority_of": lambda kernel: problem.priority(kernel.target),
-        }
-        find: Callable[..., Partitioning[CandidateKernel] | NoCover] = partial(wide_shortest_path, graph=problem.graph)
-        if problem.placement is not None and problem.is_placed_by_search:
-            find = partial(placed_shortest_path, transfers=problem.placement.transfers(problem.graph))
-        found = find(len(problem.graph), tuple(self._index), self.cost_of, **arguments)
-        if isinstance(found, NoCover):
-            raise NothingCanRun(found.reason)
-        return found.candidates
+    Args:
+        survey: The model, the menu, and which operators each target takes.
+        costs: The costs by the estimator's word.
+        fusion: Takes notes of candidates that were left out.
+        inner: Candidates for operators with bodies.
 
-    def _lazy_cover(self) -> Sequence[CandidateKernel] | None:
-        """Search by Dijkstra's algorithm, asking what a candidate costs when the search stands before it.
+    Raises:
+        NothingCanRun: Nothing that the estimator gives a cost covers all operators.
+    """
+    problem = survey.problem
+    collected = collect(problem, gather_specs(survey), fusion, host_takes_all=True)
+    index = CandidateKernelIndex([*collected, *inner])
+    # No bound of an estimator's costs is known, so a search could leave out hardly any kernel.
+    costs.measure(list({problem.key_of(each): each for each in index}.values()))
+    index, result = search_until_stable(survey, costs, index)
+    if result.partitioning is None:
+        reason = (
+            "nothing that the estimator gives a cost covers all operators"
+            if result.missing is None
+            else result.missing.reason
+        )
+        raise NothingCanRun(reason)
+    return index, result, result.partitioning
 
-        Returns:
-            A cheapest cover; among equal ones, one of few kernels and of preferred targets. None if there are too many covered
-            sets, or there is no cover.
-        """
-        everything = (1 << len(self._problem.graph)) - 1
-        came_by: dict[int, tuple[int, CandidateKernel]] = {}
-        best = {0: (Cost.ZERO, 0, 0)}
-        waiting: list[tuple[Cost, int, int, int]] = [(Cost.ZERO, 0, 0, 0)]
-        settled: set[int] = set()
-        while waiting and len(settled) < _MAX_STATES:
-            cost, kernels, ranks, covered = heapq.heappop(waiting)
-            if covered in settled:
+
+def estimated_plan(problem: Problem, costs: EstimatedCosts, cover: Sequence[CandidateKernel]) -> Plan:
+    """Return a cover as a plan, with the costs of its kernels."""
+    plan = plan_of(cover, "estimated")
+    stated = [costs.measured_cost(kernel) for kernel in plan.kernels]
+    texts = [f"{cost.seconds:.6g}" if cost.is_known else None for cost in stated]
+    kernels = [replace(kernel, cost=text) for kernel, text in zip(plan.kernels, texts, strict=True)]
+    return replace(plan, kernels=tuple(kernels))
+
+
+def unrun_bodies(survey: Survey, estimator: CostEstimator) -> list[tuple[CandidateKernel, Cost]]:
+    """Return the operators whose bodies are kernels of their own as candidates, with their costs; nothing is run.
+
+    A body counts as often as the model states that it runs, or else once.
+
+    Args:
+        survey: The model, the menu, and which operators each target takes.
+        estimator: Returns the cost of a kernel.
+    """
+    problem = survey.problem
+    nodes = enumerate(problem.graph.nodes) if problem.placement is None else ()
+    found = []
+    for index, node in ((i, node) for i, node in nodes if is_searchable(node)):
+        plans: list[Plan] = []
+        cost, runs = Cost.ZERO, stated_runs(node)
+        for number, graph in enumerate(DataflowGraph(body, model=problem.model) for body in bodies(node)):
+            if not len(graph):
+                plans.append(Plan("", ()))
                 continue
-            if covered == everything:
-                return list(_trace(came_by, covered))
-            settled.add(covered)
-            for kernel in self._index.starting_at((~covered & (covered + 1)).bit_length() - 1):
-                after = covered | kernel.bits
-                if kernel.bits & covered or after in settled or (own := self.cost_of(kernel)).is_invalid:
-                    continue
-                rank = ranks + self._problem.priority(kernel.target)
-                reached = (cost + own + self._penalty(kernel), kernels + 1, rank)
-                if after not in best or reached < best[after]:
-                    best[after], came_by[after] = reached, (covered, kernel)
-                    heapq.heappush(waiting, (*reached, after))
-        return None
-
-    def _greedy_covers(self) -> Iterator[list[CandidateKernel]]:
-        """Yield the partition that ``partition_for`` returns, for each target that is not bound to a rule."""
-        problem = self._problem
-        for target in self._survey.usable if problem.placement is None else ():
-            if problem.is_bound(target):
-                continue
-            spec = FusionSpec("partition_for", UnionFusionRule(()), (target,))
-            places = greedy_kernels(problem.model, problem.graph, target, problem.toolchains)
-            taken = [CandidateKernel(place, target, spec, ("partition_for",)) for place in places]
-            covered = sum(kernel.bits for kernel in taken)
-            left = host_spec().all_candidates(problem.graph)
-            yield [*taken, *(kernel for kernel in left if not kernel.bits & covered)]
-
-
-def _trace(came_by: dict[int, tuple[int, CandidateKernel]], covered: int) -> Iterator[CandidateKernel]:
-    while covered:
-        covered, kernel = came_by[covered]
-        yield kernel
+            model = body_model(graph, node, f"body_{number}_of_{index}")
+            inner = Problem.of(model, problem.menu, problem.toolchains, body_options(problem, graph))
+            inside = replace(survey, problem=inner, baselines=supported_baselines(inner, lambda _: Availability(True)))
+            known = unrun_bodies(inside, estimator)
+            source = EstimatedCosts(inner, estimator, known)
+            _, _, cover = estimated_cover(inside, source, FusionReport(), [each for each, _ in known])
+            plan = estimated_plan(inner, source, cover.candidates)
+            plans.append(moved_plan(inner, graph, plan))
+            if runs:
+                cost += Cost(runs * cover.cost.unknown_rank, runs * cover.cost.seconds)
+        found.append((body_candidate(problem, index, tuple(plans)), cost))
+    return [(each, cost) for each, cost in found if problem.choices.allows(each.sub_graph, each.target)]
 
 
 def plan_by_estimator(
@@ -230,7 +213,7 @@ def plan_by_estimator(
     Args:
         survey: The model, the menu, and which operators each target takes.
         session: Builds and checks.
-        estimator: Tells what kernels cost.
+        estimator: Returns the cost of a kernel.
         known: Further candidates, with their costs.
 
     Raises:
@@ -239,39 +222,36 @@ def plan_by_estimator(
     """
     problem = survey.problem
     session.say("searching by the estimator's costs")
-    search = EstimatedSearch(survey, estimator, known)
+    costs = EstimatedCosts(problem, estimator, known, session.say)
     checks = MeasuringCostEstimator(session, weight_bytes(problem.model))
     while True:
-        found = search.best()
-        failed = [kernel for kernel in found.kernels if kernel.target != HOST_TARGET and _fails(survey, kernel, checks)]
+        fusion = FusionReport()
+        index, result, cover = estimated_cover(survey, costs, fusion, [each for each, _ in known])
+        failed = [kernel for kernel in cover.candidates if _fails(survey, kernel, checks)]
         for kernel in failed:
-            search.reject(kernel)
+            costs.reject(kernel)
         if not failed:
             break
-    plan = found.plan
+    plan = estimated_plan(problem, costs, cover.candidates)
     recipe = lower(problem, session, plan)
     reason = why_wrong(finalist_of(problem, session, plan, recipe), problem.tolerance)
     if reason is not None:
         raise WrongAnswer(f"the plan of the least estimated cost gives wrong outputs: {reason}")
+    summary = SearchSummary.of(problem, index, result, fusion)
     return CompileResult(
         FinalComparison(recipe, plan, [plan], {}, None, None),
-        SearchSummary(
-            "finished",
-            found.candidates,
-            search.asked,
-            caps=tuple(search.fusion.capped),
-            notes=tuple(search.fusion.notes),
-            optimal=not search.fusion.capped,
-            strategy="estimator",
-        ),
+        replace(summary, keys=costs.asked, optimal=summary.optimal and not fusion.capped, strategy="estimator"),
         {plan.name: tuple(None if kernel.cost is None else float(kernel.cost) for kernel in plan.kernels)},
-        {plan.name: found.cost.seconds if found.cost.is_known else None},
+        {plan.name: cover.cost.seconds if cover.cost.is_known else None},
         kernels_ok=True,
+        strategy_faults=costs.strategy_faults,
     )
 
 
 def _fails(survey: Survey, kernel: CandidateKernel, checks: MeasuringCostEstimator) -> bool:
     """Return True if a kernel cannot be built or run, or is wrong."""
+    if kernel.target == HOST_TARGET:
+        return False
     try:
         return checks.why_wrong(*survey.problem.kernel_of(kernel)) is not None
     except ToolchainError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,10 +15,11 @@ from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
-from collage.measure.comparison import ComparisonPlan, compare_end_to_end, why_wrong
 from collage.measure.figures import executable_arguments
-from collage.measure.finalist import Finalist, FinalistResult
+from collage.measure.finalist import LATENCY, Figure, Finalist, FinalistResult
+from collage.measure.race import race
 from collage.measure.session import MeasureSession
+from collage.measure.track import ComparisonPlan, why_wrong
 from collage.plan import Plan, PlannedKernel
 from collage.runtime import Recipe
 
@@ -59,6 +60,8 @@ class FinalComparison:
         is_interrupted: The user ended the comparison.
         overruled: Name of the plan that was chosen first, if the reported rounds contradicted the choice.
         objective: Section of the report on the objective and the limits; empty if the latency alone decides.
+        warning: A sentence for the user, or None.
+        shares: Share of the winner's run that each of its kernels takes, measured inside it; empty if that is not known.
     """
 
     recipe: Recipe | None
@@ -72,6 +75,8 @@ class FinalComparison:
     is_interrupted: bool = False
     overruled: str | None = None
     objective: Mapping[str, Any] = field(default_factory=dict)
+    warning: str | None = None
+    shares: tuple[float, ...] = ()
 
     @classmethod
     def failed(cls, plans: Sequence[Plan], standings: dict[str, FinalistResult]) -> FinalComparison:
@@ -113,7 +118,7 @@ def choose(
         expected_s = partial(predicted_s, problem, costs)
         return _compared(problem, session, plans, costs.why_wrong, baseline, expected_s)
     except KeyboardInterrupt:
-        session.say("interrupted: returning the best single target, as measured alone")
+        session.say("interrupted: returning the single target with the lowest predicted time")
         return _least_predicted(lab, [plan for plan in plans if plan.single] or plans, is_interrupted=True)
 
 
@@ -143,6 +148,7 @@ def compared(
     *,
     plan: ComparisonPlan | None = None,
     winner: str | None = None,
+    figure: Figure = LATENCY,
 ) -> FinalComparison:
     """Compare finalists end to end.
 
@@ -155,10 +161,19 @@ def compared(
         baseline: The baseline, if it takes part.
         plan: The length of the comparison; None is the problem's.
         winner: Name of the plan that counts as the winner, whatever its time.
+        figure: The quantity that they are compared by.
     """
     finalists = [*([] if baseline is None else [baseline]), *finalists]
     length = plan or problem.comparison_plan
-    result = compare_end_to_end(finalists, problem.tolerance, length, session.say, winner=winner)
+    result = race(
+        finalists,
+        problem.tolerance,
+        length,
+        session.say,
+        figure=figure,
+        winner=winner,
+        has_profile=figure is LATENCY,
+    )
     standings = {standing.finalist.name: standing for standing in result.standings}
     if result.winner is None:
         return FinalComparison.failed(plans, standings)
@@ -173,6 +188,7 @@ def compared(
         result.speedup,
         rivals=result.rivals,
         overruled=result.overruled,
+        shares=result.shares,
     )
 
 
@@ -196,16 +212,20 @@ def lowered_again(problem: Problem, session: MeasureSession, finals: FinalCompar
 
 
 def compare_again(
-    problem: Problem, session: MeasureSession, finals: FinalComparison, baseline: Finalist | None = None
+    problem: Problem,
+    session: MeasureSession,
+    finals: FinalComparison,
+    baseline: Finalist | None = None,
+    more: Collection[str] = (),
 ) -> FinalComparison:
-    """Compare an earlier winner with its rivals and the best single target once more.
+    """Compare an earlier winner with its rivals, the best single target and further plans once more.
 
     Returns:
         The comparison with the new results; unchanged if the user ends this one or nothing finishes.
     """
     assert finals.plan is not None
-    names = {finals.plan.name, *finals.rivals, *_best_single(finals)}
-    session.say("comparing plans again that were equally fast on a disturbed machine")
+    names = {finals.plan.name, *finals.rivals, *_best_single(finals), *more}
+    session.say(f"comparing {len(names)} plans again: the earlier choice may have been another one")
     try:
         found = _compared(problem, session, [plan for plan in finals.plans if plan.name in names], baseline=baseline)
     except KeyboardInterrupt:
@@ -311,7 +331,8 @@ def finalist_of(problem: Problem, session: MeasureSession, plan: Plan, recipe: R
     arguments = {} if recipe is None else executable_arguments(recipe, session, problem.toolchains)
     is_reduced = any(target.is_reduced for target in plan.targets)
     is_single = plan.single is not None
-    return Finalist(plan.name, _RACE, arguments, len(plan.kernels), incumbent=is_single, is_reduced=is_reduced)
+    model = None if session.reference_model is None else str(session.reference_model)
+    return Finalist(plan.name, _RACE, arguments, len(plan.kernels), is_single, is_reduced, model=model)
 
 
 def baseline_of(survey: Survey, session: MeasureSession) -> Finalist | None:
@@ -323,10 +344,11 @@ def baseline_of(survey: Survey, session: MeasureSession) -> Finalist | None:
     wanted, original, problem = survey.problem.options.baseline, survey.reference.original, survey.problem
     if wanted == "none" or original is None or not problem.options.finals:
         return None
+    model = None if session.reference_model is None else str(session.reference_model)
     shared = {"values": session.value_folders, "weights": session.weights, "threads": problem.options.threads}
     if wanted == "onnxruntime":
         service = "collage.measure._executable_worker:OriginalFileWorker"
-        return Finalist(BASELINE, service, {"path": str(original.path), **shared}, is_candidate=False)
+        return Finalist(BASELINE, service, {"path": str(original.path), **shared}, is_candidate=False, model=model)
     (target,) = problem.toolchains.parse_targets([wanted])
     try:
         compiled = session.build(problem.kernels.model((1 << len(problem.graph)) - 1, target), target)
@@ -342,4 +364,4 @@ def baseline_of(survey: Survey, session: MeasureSession) -> Finalist | None:
         "workspace": str(session.workspace),
         **shared,
     }
-    return Finalist(BASELINE, "collage.measure._executable_worker:VendorWorker", told, is_candidate=False)
+    return Finalist(BASELINE, "collage.measure._executable_worker:VendorWorker", told, is_candidate=False, model=model)

@@ -10,10 +10,11 @@ from pathlib import Path
 import onnx_ir as ir
 
 from collage.compiler.device_placement import prepare_and_plan_devices
-from collage.compiler.effective_options import check_estimator_options, effective_options, refuse
-from collage.compiler.estimated_search import EstimatedSearch
+from collage.compiler.effective_options import check_estimator_options, effective_options, refuse, refuse_second_phase
+from collage.compiler.estimated_search import EstimatedCosts, estimated_cover, estimated_plan, unrun_bodies
 from collage.compiler.lab import Lab
 from collage.compiler.opening import on_given_inputs, open_model, with_lengths
+from collage.compiler.partitioned_model import read_partitioned
 from collage.compiler.pipeline import find_plan
 from collage.compiler.plans import kernel_spec
 from collage.compiler.preparation import Verdict
@@ -21,6 +22,7 @@ from collage.compiler.problem import Problem
 from collage.compiler.survey import Reference, Survey, supported_baselines
 from collage.database.database import Database
 from collage.frontend import read_model
+from collage.fusion import FusionReport
 from collage.graph import copy_model, kernels_of
 from collage.measure.check_inputs import CheckingSets
 from collage.measure.estimator import CostEstimator
@@ -33,13 +35,17 @@ from collage.transform import ModulePass, PassContext, PassInfo
 
 __all__ = ["CollageFuseOps"]
 
+_END_TO_END = ("finalists", "objective", "limits", "front", "baseline", "plan", "plan_out")
+_ABOUT_ERRORS = ("data", "metric", "max_drop")
+
 
 class CollageFuseOps(ModulePass):
     """The four phases as a pass: sub-graphs of the model become functions, each for the target that runs it best.
 
     It works as ``compile`` does, without the final comparison: the plan of the least predicted cost is taken. The model
     is prepared first. Operators of the host stay outside of kernels. Nothing is done unless the context's
-    ``collage.enable_collage`` is set, nor to a model that has kernels already.
+    ``collage.enable_collage`` is set. Kernels that the model has already stay as they are, and its other operators are
+    partitioned around them; such a model is not prepared.
 
     Args:
         targets: The menu; None is the result of ``choose_menu``.
@@ -65,9 +71,11 @@ class CollageFuseOps(ModulePass):
         self._menu = choose_menu(targets, self._toolchains)
         self._estimator = estimator
         self._options = options or CompileOptions()
-        refuse(self._options, ["finalists"], "the pass compares nothing end to end")
+        refuse(self._options, _END_TO_END, "the pass compares nothing end to end")
+        refuse_second_phase(self._options, "the pass runs no whole plans")
         if estimator is not None:
             check_estimator_options(self._options)
+            refuse(self._options, _ABOUT_ERRORS, "with an estimator the pass runs nothing")
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
         """Prepare and partition the model.
@@ -79,10 +87,7 @@ class CollageFuseOps(ModulePass):
             WrongAnswer: Every way of running the model gives wrong outputs.
         """
         if not context.get_config("collage.enable_collage"):
-            context.remark("nothing is done, since collage.enable_collage is not set")
-            return model
-        if kernels_of(model):
-            context.remark("nothing is done, since the model has kernels already")
+            context.warn("nothing is done, since collage.enable_collage is not set in the pass context")
             return model
         options = effective_options(self._options, self._menu, self._toolchains)
         if self._estimator is not None:
@@ -93,8 +98,18 @@ class CollageFuseOps(ModulePass):
 
     def _measured(self, model: ir.Model, options: CompileOptions, workspace: Path, stack: ExitStack) -> ir.Model:
         database = stack.enter_context(Database(options.db))
+        keeps_kernels = bool(kernels_of(model))
         survey, session, _ = open_model(
-            model, self._menu, options, self._toolchains, workspace, database, stack, workers=None, say=lambda _: None
+            model,
+            self._menu,
+            replace(options, passes="InferType") if keeps_kernels else options,
+            self._toolchains,
+            workspace,
+            database,
+            stack,
+            workers=None,
+            say=lambda _: None,
+            keeps_kernels=keeps_kernels,
         )
         lab, result = find_plan(Lab(survey, session))
         plan = result.finals.plan
@@ -104,13 +119,20 @@ class CollageFuseOps(ModulePass):
         return partitioned
 
     def _estimated(self, model: ir.Model, estimator: CostEstimator, options: CompileOptions) -> ir.Model:
-        model = with_lengths(read_model(model), options)
-        options = on_given_inputs(options, model)
-        prepared, placement = prepare_and_plan_devices(copy_model(model), options.devices, (), options.passes)
+        if kernels_of(model):
+            prepared, whole = read_partitioned(model)
+            options, placement = on_given_inputs(options, whole), None
+        else:
+            model = with_lengths(read_model(model), options)
+            options = on_given_inputs(options, model)
+            prepared, placement = prepare_and_plan_devices(copy_model(model), options.devices, (), options.passes)
         problem = Problem.of(prepared, self._menu, self._toolchains, options, placement)
         baselines = supported_baselines(problem, lambda _: Availability(True))
         survey = Survey(problem, Reference(CheckingSets(), None, Verdict()), baselines)
-        return _partitioned(problem, EstimatedSearch(survey, estimator).best().plan)
+        known = unrun_bodies(survey, estimator)
+        costs = EstimatedCosts(problem, estimator, known)
+        _, _, cover = estimated_cover(survey, costs, FusionReport(), [each for each, _ in known])
+        return _partitioned(problem, estimated_plan(problem, costs, cover.candidates))
 
 
 def _partitioned(problem: Problem, plan: Plan) -> ir.Model:

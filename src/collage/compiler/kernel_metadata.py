@@ -14,16 +14,16 @@ from collage.graph import kernels_of, operators_of
 __all__ = ["write_metadata"]
 
 
-def write_metadata(file: Path, estimates_us: Mapping[str, float | None]) -> None:
+def write_metadata(file: Path, times_us: Mapping[str, float | None]) -> None:
     """Write target, time, share and operators into the nodes that call kernels.
 
     Args:
         file: The partitioned model, which is rewritten.
-        estimates_us: Time of each kernel alone in µs, by name; None if it was not measured.
+        times_us: Time of each kernel within the run in µs, by name; None if it was not measured.
     """
     model = ir.load(file)
     calls = kernels_of(model)
-    times = {str(call.node.name): estimates_us.get(str(call.node.name)) for call in calls}
+    times = {str(call.node.name): times_us.get(str(call.node.name)) for call in calls}
     total = sum(time for time in times.values() if time is not None)
     is_known = total > 0 and None not in times.values()
     for number, call in enumerate(calls, 1):
@@ -39,6 +39,6 @@ def write_metadata(file: Path, estimates_us: Mapping[str, float | None]) -> None
         }
         call.node.metadata_props.update(facts)
         noun = "operator" if operators.total() == 1 else "operators"
-        took = "" if time is None else f", {time * 1e-3:.6g} ms measured alone"
+        took = "" if time is None else f", {time * 1e-3:.6g} ms of the run"
         call.node.doc_string = f"{operators.total()} {noun} on {facts['target']}{took}: {told}"
     ir.save(model, file)

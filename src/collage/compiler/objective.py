@@ -33,19 +33,20 @@ from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.objective import QUANTITIES, Figures, Limit, amount
 from collage.cost.outcome import Status, failed
-from collage.cost.statistics import summarise
-from collage.measure.comparison import compare_end_to_end, why_wrong
 from collage.measure.figures import (
     CONCURRENT,
     ORIGINAL_AT_ONCE,
+    VENDOR_AT_ONCE,
     artefact_bytes,
     executable_arguments,
     measure_figures,
     measure_original,
     serving,
 )
-from collage.measure.finalist import Finalist, FinalistResult
+from collage.measure.finalist import THROUGHPUT, Finalist, FinalistResult
+from collage.measure.race import race
 from collage.measure.session import MeasureSession
+from collage.measure.track import why_wrong
 from collage.options import CompileOptions
 from collage.plan import Plan
 from collage.runtime import Executable, Recipe
@@ -232,7 +233,8 @@ def _chosen(
     if objective == "throughput":
         raced, slow = _promising(problem, session, fit)
         entries = [_at_once(problem, session, variant) for variant in raced]
-        finals = compared(problem, session, plans, recipes, entries, _baseline_at_once(survey, baseline))
+        baseline = _baseline_at_once(baseline)
+        finals = compared(problem, session, plans, recipes, entries, baseline, figure=THROUGHPUT)
         return replace(finals, standings={**slow, **finals.standings})
     least = min(_figure(variant, objective) for variant in fit)
     alike = [variant for variant in fit if _figure(variant, objective) <= _ALIKE[objective] * least]
@@ -254,7 +256,7 @@ def _figure(variant: _Variant, objective: str) -> float:
 def _fastest(problem: Problem, session: MeasureSession, variants: Sequence[_Variant]) -> _Variant:
     """Return the variant that the final comparison chooses; the first one if none finishes."""
     entries = [finalist_of(problem, session, each.plan, each.recipe) for each in variants]
-    found = compare_end_to_end(entries, problem.tolerance, problem.comparison_plan, session.say).winner
+    found = race(entries, problem.tolerance, problem.comparison_plan, session.say).winner
     name = variants[0].name if found is None else found.finalist.name
     return next(variant for variant in variants if variant.name == name)
 
@@ -277,7 +279,7 @@ def _promising(
             others[variant.name] = FinalistResult(entry, outcome.status, reason=outcome.reason)
             continue
         rates[variant.name] = rate
-        others[variant.name] = FinalistResult(entry, Status.OK, alone=summarise([1.0 / rate]))
+        others[variant.name] = FinalistResult(entry, Status.OK, lost=True)
     ordered = sorted((v for v in fit if v.name in rates), key=lambda variant: rates[variant.name], reverse=True)
     raced = ordered[:_MOST_RACED]
     single = next((variant for variant in ordered if variant.plan.single is not None), None)
@@ -293,12 +295,13 @@ def _at_once(problem: Problem, session: MeasureSession, variant: _Variant) -> Fi
     return replace(entry, service=CONCURRENT, arguments=arguments)
 
 
-def _baseline_at_once(survey: Survey, baseline: Finalist | None) -> Finalist | None:
-    """Return the baseline under load, if it is the original file; one on a named target runs one call after the other."""
-    if baseline is None or "path" not in baseline.arguments:
-        return baseline
-    arguments = {**baseline.arguments, "concurrency": _cores()}
-    return replace(baseline, service=ORIGINAL_AT_ONCE, arguments=arguments)
+def _baseline_at_once(baseline: Finalist | None) -> Finalist | None:
+    """Return the baseline under load: the original file called by one or all, or a named target by one caller."""
+    if baseline is None:
+        return None
+    is_file = "path" in baseline.arguments
+    arguments = {**baseline.arguments, "concurrency": _cores() if is_file else 1}
+    return replace(baseline, service=ORIGINAL_AT_ONCE if is_file else VENDOR_AT_ONCE, arguments=arguments)
 
 
 def _worst(one: Figures, other: Figures) -> Figures:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from collage._errors import ConfigError, WrongAnswer
 from collage.compiler.device_placement import prepare_and_plan_devices
+from collage.compiler.partitioned_model import read_partitioned
 from collage.compiler.precision_session import with_data, with_limits
 from collage.compiler.preparation import (
     OPSET_CONVERSION,
@@ -68,9 +69,12 @@ def open_model(
     workers: dict[str, Worker] | None,
     say: Say,
     is_timed: bool = True,
+    keeps_kernels: bool = False,
     ends_at: float | None = None,
 ) -> tuple[Survey, MeasureSession, dict[str, Any]]:
     """Read, prepare and survey a model. Passes that change its results are left out.
+
+    With ``keeps_kernels`` kernels that the model has stay as they are. Otherwise they are expanded.
 
     With ``is_timed`` False, targets only state what they support, and nothing is timed. The search and the comparison of plans
     end by ``ends_at``, a value of ``time.monotonic()``, as far as they can; None counts the time budget from now.
@@ -80,7 +84,7 @@ def open_model(
     """
     if ends_at is None:
         ends_at = Progress(None, (), options.time_budget_s).ends_at
-    model = read_model(source)
+    model = read_partitioned(source)[0] if keeps_kernels else read_model(source)
     facts: dict[str, Any] = {
         "path": _told_path(source),
         "sha256": model_digest(model),
@@ -109,7 +113,7 @@ def open_model(
             if options.allows_reduced:
                 menu = with_reduced_precision(menu, session)
             problem = Problem.of(place_weights(prepared, workspace), menu, toolchains, options, placement)
-            problem = problem.ending_at(ends_at)
+            problem = replace(problem.ending_at(ends_at), source=facts["sha256"])
             try:
                 survey = survey_model(problem, session, preparation, stack, is_timed=is_timed)
             except PreparationDiffers as found:

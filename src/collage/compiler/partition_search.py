@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
-from collage.compiler.autotune import known_autotuned
 from collage.compiler.candidates import joined_neighbors, may_have
 from collage.compiler.concurrent_plans import concurrent_plans
 from collage.compiler.cost_table import CostTable
-from collage.compiler.lab import Lab
 from collage.compiler.plans import plan_of, predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
@@ -22,13 +22,13 @@ from collage.cost.cost import Cost
 from collage.fusion import CandidateKernel, CandidateKernelIndex, moved_borders
 from collage.graph import SubGraph
 from collage.measure.process_compat import ProcessCompatibility
-from collage.measure.tuning_records import TuningRecords
 from collage.options import DEFAULT_STRATEGY
-from collage.plan import Plan, identity_of, leaves_of
+from collage.plan import AnyKernel, Plan, identity_of, leaves_of
 from collage.search import (
     Partitioning,
     SearchProblem,
     SearchResult,
+    Transfer,
     k_best,
     measure_all,
     run_or_fall_back,
@@ -36,7 +36,15 @@ from collage.search import (
 )
 from collage.target import Target
 
-__all__ = ["CostAccess", "best_plans", "in_one_process", "search_partition", "search_until_stable", "searched_again"]
+__all__ = [
+    "CostAccess",
+    "SearchCosts",
+    "best_plans",
+    "in_one_process",
+    "search_partition",
+    "search_until_stable",
+    "searched_again",
+]
 
 _PLAIN = 0.01
 """Charge for each kernel, as a share of the best mix, under which a finalist of fewer kernels is found. Mixes next to the best
@@ -45,27 +53,105 @@ threads have to be woken, it is the plain one that wins.
 """
 
 
+class SearchCosts(Protocol):
+    """Costs of the kernels of one model, and the limits of their search."""
+
+    say: Callable[[str], None]
+    strategy_faults: tuple[str, ...]
+
+    @property
+    def proves(self) -> bool:
+        """True if the search goes on until no other cover can cost less."""
+        ...
+
+    @property
+    def min_gain(self) -> float:
+        """Share of the best cover's cost below which a hoped-for gain is not worth a measurement."""
+        ...
+
+    @property
+    def batch_size(self) -> int | None:
+        """So many kernels are measured at once; None for any number."""
+        ...
+
+    @property
+    def kernels_left(self) -> int:
+        """The number of kernels that may still be measured."""
+        ...
+
+    @property
+    def search_s_left(self) -> float:
+        """The seconds that the search may still take."""
+        ...
+
+    @property
+    def transfers(self) -> list[Transfer]:
+        """The values that operators hand to each other, if the search places them on devices."""
+        ...
+
+    def searching(self) -> AbstractContextManager[None]:
+        """Return a context within which the time of the search counts."""
+        ...
+
+    def introduce(self, candidates: Sequence[CandidateKernel], /) -> None:
+        """Note new candidates."""
+        ...
+
+    def known_cost(self, candidate: AnyKernel, /) -> Cost | None:
+        """Return the cost of a candidate, or of one of equal key; None if it is not known."""
+        ...
+
+    def measured_cost(self, candidate: AnyKernel, /) -> Cost:
+        """Return the same; INVALID if it is not known."""
+        ...
+
+    def expected_s(self, candidate: CandidateKernel, /) -> float:
+        """Estimate an unknown cost."""
+        ...
+
+    def least_s(self, candidate: CandidateKernel, /) -> float:
+        """Return a proved lower bound of a cost."""
+        ...
+
+    def launch_penalty_s(self, target: Target, /) -> float:
+        """Return the cost of a kernel in a cover beyond its own."""
+        ...
+
+    def measure(self, candidates: Sequence[CandidateKernel], /) -> Sequence[Cost]:
+        """Find out the costs of candidates."""
+        ...
+
+
 def search_until_stable(
-    lab: Lab, records: TuningRecords, index: CandidateKernelIndex
+    survey: Survey,
+    costs: SearchCosts,
+    index: CandidateKernelIndex,
+    variants_of: Callable[[Sequence[CandidateKernel]], Sequence[CandidateKernel]] = lambda _: (),
 ) -> tuple[CandidateKernelIndex, SearchResult[CandidateKernel]]:
     """Phase 3, and again with candidates beside those of the best partitioning, until none of them makes a better one.
 
     Candidates were proposed before anything was measured. After a search, borders between kernels are moved, and neighbours
     of one target are joined.
 
+    Args:
+        survey: The model, the menu, and the operators that each target takes.
+        costs: The costs of kernels.
+        index: The candidates.
+        variants_of: Returns tuned variants of new candidates.
+
     Returns:
         All candidates that there are now, and the result of the last search.
     """
-    problem, costs = lab.problem, lab.costs
+    problem = survey.problem
     result = search_partition(problem, costs, index)
     while (best := result.partitioning) is not None and result.stopped_by in ("finished", "min_gain"):
-        fresh = _neighbor_candidates(lab.survey, index, best.candidates)
+        fresh = _neighbor_candidates(survey, index, best.candidates)
         if not fresh:
             break
         costs.introduce(fresh)
-        index = CandidateKernelIndex([*index, *fresh, *known_autotuned(problem, costs, records, fresh)])
+        index = CandidateKernelIndex([*index, *fresh, *variants_of(fresh)])
         result = search_partition(problem, costs, index)
-        if result.partitioning is None or result.partitioning.cost.seconds >= best.cost.seconds:
+        if result.partitioning is None or result.partitioning.cost >= best.cost:
             break
     return index, result
 
@@ -87,12 +173,14 @@ def _neighbor_candidates(
     return [candidate for candidate in beside if identity_of(candidate) not in known]
 
 
-def search_partition(problem: Problem, costs: CostTable, index: CandidateKernelIndex) -> SearchResult[CandidateKernel]:
+def search_partition(
+    problem: Problem, costs: SearchCosts, index: CandidateKernelIndex
+) -> SearchResult[CandidateKernel]:
     """Find the cheapest cover (phase 3) with the user's strategy, which decides what is measured.
 
     An interrupt ends the search with the best cover so far.
     """
-    with costs.budget.searching():
+    with costs.searching():
         transfers = tuple(costs.transfers) if problem.is_placed_by_search else None
         is_wide = any(not candidate.sub_graph.is_admissible for candidate in index)
         question = SearchProblem(len(problem.graph), tuple(index), problem.graph, transfers, is_wide)
@@ -115,7 +203,7 @@ def search_partition(problem: Problem, costs: CostTable, index: CandidateKernelI
 class CostAccess:
     """The costs and the limits of one search, as strategies see them (`CostSource` and `SearchLimits`)."""
 
-    def __init__(self, problem: Problem, costs: CostTable) -> None:
+    def __init__(self, problem: Problem, costs: SearchCosts) -> None:
         self._problem = problem
         self._costs = costs
         self._deadline = time.monotonic() + costs.search_s_left
@@ -123,8 +211,8 @@ class CostAccess:
         self.known_cost = costs.known_cost
         self.expected_s = costs.expected_s
         self.least_s = costs.least_s
-        self.proves = problem.options.proves
-        self.min_gain = 0.0 if self.proves else problem.options.min_gain
+        self.proves = costs.proves
+        self.min_gain = 0.0 if self.proves else costs.min_gain
         self.batch_size = costs.batch_size
 
     def launch_penalty_s(self, candidate: CandidateKernel) -> float:

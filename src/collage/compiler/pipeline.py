@@ -8,13 +8,12 @@
 4. **partition**: the model is rewritten into one function per kernel;
 
 and then the best partitionings are compared, end to end, with every toolchain alone. ``compiler/opening.py`` reads and surveys
-the model. Phases 1 and 2 are ``compiler/candidates.py``, phase 3 is ``compiler/partition_search.py``, phase 4
-``compiler/plans.py``, the comparison ``compiler/final_comparison.py``. ``compiler/result_store.py`` keeps the result.
+the model. Phases 1 and 2 are ``compiler/candidates.py``. ``compiler/plan_search.py`` is phase 3 and all that derives plans from
+it, ``compiler/plans.py`` phase 4, ``compiler/final_comparison.py`` the comparison. ``compiler/result_store.py`` keeps the result.
 """
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 import warnings
@@ -26,36 +25,26 @@ from pathlib import Path
 from typing import Any
 
 from collage._errors import LimitNotMet, NothingCanRun, WrongAnswer
-from collage.compiler.accuracy_budget import judged, within_budget
-from collage.compiler.additive_error import additive_error
-from collage.compiler.autotune import autotune, known_autotuned
-from collage.compiler.body_search import body_candidates, estimated_bodies
+from collage.compiler.as_today import as_today
+from collage.compiler.assumptions import assumed_options
+from collage.compiler.body_search import estimated_bodies
 from collage.compiler.candidates import collect, gather_specs
-from collage.compiler.cost_table import CostTable
 from collage.compiler.effective_options import check_estimator_options, effective_options, with_planned_targets
 from collage.compiler.estimated_search import plan_by_estimator
 from collage.compiler.final_comparison import (
     FinalComparison,
-    baseline_of,
-    compare_again,
-    lowered_again,
     unmeasured,
 )
 from collage.compiler.given_plan import given_plan, targets_of_plan, with_read_plan
 from collage.compiler.kernel_metadata import write_metadata
 from collage.compiler.lab import Lab
-from collage.compiler.objective import choose_finals, with_final_size
+from collage.compiler.objective import with_final_size
 from collage.compiler.opening import open_model
-from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
+from collage.compiler.plan_search import search_plans
 from collage.compiler.planned import plan_file_of
-from collage.compiler.plans import estimate_s, predicted_s, single_plans, with_costs
 from collage.compiler.precision_borders import around_sensitive
-from collage.compiler.precision_cuts import plans_by_cuts
-from collage.compiler.precision_front import find_front
 from collage.compiler.precision_report import with_precision
 from collage.compiler.precision_variants import with_variants
-from collage.compiler.problem import Problem
-from collage.compiler.refinement import Refinement
 from collage.compiler.refusals import (
     check_chosen,
     check_menu,
@@ -65,11 +54,10 @@ from collage.compiler.refusals import (
     placement_costs,
     told_once,
     unsearched_bodies,
-    with_named_targets,
 )
+from collage.compiler.remembered import recalled
 from collage.compiler.report import compile_report
-from collage.compiler.result_store import CompileResult, ResultStore, SearchSummary
-from collage.compiler.side_by_side import side_by_side
+from collage.compiler.result_store import CompileResult, ResultStore
 from collage.compiler.survey import Survey
 from collage.compiler.thread_counts import with_one_thread
 from collage.compiler.tried import record_of_trials, renamed
@@ -77,23 +65,17 @@ from collage.cost.outcome import Status
 from collage.database.database import Database
 from collage.explain import write_record
 from collage.frontend import as_onnx, model_digest
-from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport
+from collage.fusion import CandidateKernelIndex, FusionReport
 from collage.measure.estimator import CostEstimator
-from collage.measure.process_compat import ProcessCompatibility
-from collage.measure.session import MeasureSession
-from collage.measure.tuning_records import TuningRecords
 from collage.options import CompileOptions
-from collage.plan import Plan
 from collage.runtime import Executable, Recipe
-from collage.search import SearchResult
-from collage.system.load import is_busy
 from collage.system.progress import Progress, ProgressEvent, is_notebook, shown
 from collage.system.scratch import make_scratch, scratch
 from collage.target import TargetLike
 from collage.toolchains import Registry, choose_menu, registry
 from collage.workers.worker import Worker
 
-__all__ = ["CompileOptions", "compile", "decide", "find_plan", "settle"]
+__all__ = ["CompileOptions", "compile", "find_plan", "settle"]
 
 Say = Callable[[str], None]
 
@@ -165,6 +147,8 @@ def compile(
             callback = stack.enter_context(shown())
         told = Progress(callback, _PHASES, options.time_budget_s)
         told.enter("read")
+        for note in assumed_options(options, menu) if estimator is None else ():
+            told(note)
         told("reading the model")
         source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
         workspace = stack.enter_context(scratch())
@@ -183,7 +167,7 @@ def compile(
             ends_at=told.ends_at,
         )
         survey_s = time.monotonic() - started
-        lab, result = find_plan(Lab(survey, session), estimator, told, may_choose_threads=targets is None)
+        lab, result = find_plan(Lab(survey, session), estimator, told, may_choose_threads=True)
         survey = lab.survey
         finals = result.finals
         assert finals.recipe is not None
@@ -200,7 +184,7 @@ def compile(
             plan_file_of(survey.problem, finals.plan, model_digest(survey.problem.model)).save(options.plan_out)
         if result.tried is not None:
             write_record(renamed(result.tried, survey.problem, finals), workspace)
-        write_metadata(workspace / recipe.model_file, {row.name: row.estimate_us for row in recipe.report.kernels})
+        write_metadata(workspace / recipe.model_file, {row.name: row.time_us for row in recipe.report.kernels})
         executable = settle(recipe, workspace, toolchains)
         with_final_size(executable, options)
         return executable
@@ -256,7 +240,11 @@ def find_plan(
         lab = Lab(with_variants(survey, session), session)
         result = given_plan(lab) if is_given else _plan(lab, told)
     if result.finals.recipe is None:
-        raise _nothing_finished(lab.survey, result.finals)
+        error = _nothing_finished(lab.survey, result.finals)
+        today = as_today(lab.survey, session, result.finals) if isinstance(error, WrongAnswer) else None
+        if today is None:
+            raise error
+        result = CompileResult.unmeasured(today)
     check_chosen(lab.survey, session, result.finals)
     return lab, result
 
@@ -274,103 +262,12 @@ def _plan(lab: Lab, told: Progress) -> CompileResult:
     options = problem.options
     is_fresh = options.remeasure or options.tune_s or options.front or not options.is_plain
     known = None if is_fresh else store.load()
-    if known is not None and (holds := _recalled(survey, session, known, store)) is not None:
+    if known is not None and (holds := recalled(lab, known, store)) is not None:
         return holds
-    result = _searched(lab, candidates, fusion, told)
+    result = search_plans(lab, candidates, fusion, told, find_plan)
     is_unfinished = survey.is_cut_short or _is_unfinished(options, result)
     if result.finals.recipe is not None and options.is_plain and not is_unfinished:
         store.keep(result)
-    return result
-
-
-def _searched(lab: Lab, candidates: CandidateKernelIndex, fusion: FusionReport, told: Progress) -> CompileResult:
-    """Search for the cheapest plans, and compare them end to end with every target alone."""
-    survey, session, problem, costs = lab.survey, lab.session, lab.problem, lab.costs
-    tune_s, records = problem.options.tune_s, TuningRecords(session)
-    costs.learn()
-    costs.introduce(candidates)
-    keys = len({problem.key_of(candidate) for candidate in candidates})
-    told.counts = lambda: (costs.budget.asked, min(keys, costs.budget.kernels(keys)))
-    inner = body_candidates(lab, find_plan)
-    candidates = CandidateKernelIndex([*candidates, *known_autotuned(problem, costs, records, candidates), *inner])
-
-    def priced(plans: Sequence[Plan]) -> list[Plan]:
-        return [with_costs(plan, [estimate_s(costs, kernel) for kernel in plan.kernels]) for plan in plans]
-
-    search = partial(search_until_stable, lab, records)
-    tuning = ""
-    if tune_s:
-        candidates, _ = search(candidates)
-        candidates, tuning = autotune(problem, costs, records, candidates)
-    if math.isfinite(survey.best_single_s):
-        told.best = f"best single {survey.best_single_s * 1e3:.3f} ms"
-
-    def choose_(plans: Sequence[Plan]) -> FinalComparison:
-        told.enter("compare")
-        return choose_finals(lab, plans)
-
-    singles = [plan for plan in single_plans(problem, survey, candidates) if _is_allowed(problem, plan)]
-    found = None
-    expected_s = partial(predicted_s, problem, costs)
-    judge = partial(judged, problem, session, survey.precision, seconds=expected_s)
-    compat = ProcessCompatibility(problem.toolchains, lab.database, session.build_of, session.say)
-
-    def may_share(plan: Plan) -> bool:
-        return compat.can_share(plan.leaves)
-
-    is_bound = bool(problem.choices) or any(problem.is_bound(target) for target in survey.takers)
-    is_several = len(survey.takers) > 1 or bool(inner)
-    if is_several or is_bound or problem.placement is not None or tune_s or costs.has_variants:
-        refinement = Refinement(lab, may_share)
-
-        def finalists(index: CandidateKernelIndex, result: SearchResult[CandidateKernel]) -> Sequence[Plan]:
-            plans = in_one_process(problem, costs, compat, index, best_plans(problem, costs, index, result))
-            if any(target.is_reduced for target in problem.menu):
-                again = partial(searched_again, problem, costs, index)
-                by_cuts = partial(plans_by_cuts, survey, costs, index, may_share)
-                plans = within_budget(lab, plans, again, by_cuts)
-            mixes = _mixes(survey, plans, singles)
-            refined = refinement.plans(index, [*mixes, *singles])
-            mixes += [plan for plan in refined if not _is_among([*mixes, *singles], plan)]
-            mixes += side_by_side(problem, costs, [*mixes, *singles], may_share)
-            return priced(with_named_targets(survey, judge([*singles, *mixes])))
-
-        found, finals = decide(candidates, search, finalists, choose_, costs)
-    else:
-        plans = [*singles, *side_by_side(problem, costs, singles, may_share)]
-        finals = choose_(priced(with_named_targets(survey, judge(plans))))
-    if survey.precision is not None and problem.options.front:
-        again = partial(searched_again, problem, costs, candidates)
-        survey.precision.front = find_front(lab, finals, again)
-    summary = replace(SearchSummary.of(problem, candidates, found, fusion), tuning=tuning)
-    if problem.options.objective != "throughput":  # There, a plan is not timed as its kernels are.
-        finals = replace(finals, additive_error=additive_error(finals, partial(predicted_s, problem, costs)))
-    result = CompileResult.of(problem, costs, finals, summary)
-    if finals.recipe is None:
-        return result
-    tried = record_of_trials(lab, finals, has_costs=True, found=found, fusion=fusion)
-    return replace(result, tried=tried)
-
-
-def _recalled(
-    survey: Survey, session: MeasureSession, known: CompileResult, store: ResultStore
-) -> CompileResult | None:
-    """Build the plan of an earlier compilation. Compare it again if that choice was in doubt and the machine is calm.
-
-    Returns:
-        The result; None if that plan cannot be built now, or is wrong.
-    """
-    problem = survey.problem
-    finals = lowered_again(problem, session, known.finals)
-    if finals is None or finals.plan is None or not judged(problem, session, survey.precision, [finals.plan]):
-        return None
-    if not finals.is_in_doubt or is_busy():
-        return replace(known, finals=finals)
-    again = compare_again(problem, session, finals, baseline_of(survey, session))
-    if again is finals:
-        return replace(known, finals=finals)
-    result = replace(known, finals=again, is_remembered=False)
-    store.keep(result)
     return result
 
 
@@ -380,55 +277,6 @@ def _is_unfinished(options: CompileOptions, result: CompileResult) -> bool:
     has_budget = options.measure_budget is not None or options.time_budget_s is not None
     is_cut_short = has_budget and stopped_by in ("deadline", "max_measured")
     return result.finals.is_interrupted or stopped_by == "should_stop" or is_cut_short or bool(result.strategy_faults)
-
-
-def decide(
-    index: CandidateKernelIndex,
-    search: Callable[[CandidateKernelIndex], tuple[CandidateKernelIndex, SearchResult[CandidateKernel]]],
-    finalists: Callable[[CandidateKernelIndex, SearchResult[CandidateKernel]], Sequence[Plan]],
-    compare: Callable[[Sequence[Plan]], FinalComparison],
-    costs: CostTable,
-) -> tuple[SearchResult[CandidateKernel], FinalComparison]:
-    """Phase 3, then the comparison; both once more if building the finalists showed that a kernel is wrong.
-
-    Args:
-        index: The candidates.
-        search: Finds the cheapest partitioning.
-        finalists: The plans to compare.
-        compare: Runs them end to end.
-        costs: Costs of kernels; kernels that turned out to be wrong are left out of further searches.
-    """
-    finals, compared = None, list[Plan]()
-    while True:
-        index, result = search(index)
-        plans = finalists(index, result)
-        if finals is not None and all(_is_among(compared, plan) for plan in plans):
-            return result, finals
-        rejected = costs.rejections
-        finals, compared = compare(plans), list(plans)
-        if costs.rejections == rejected:
-            return result, finals
-
-
-def _mixes(survey: Survey, plans: Sequence[Plan], singles: Sequence[Plan]) -> list[Plan]:
-    """Return the best plans of the search other than singles, by new names."""
-    mixes = [plan for plan in plans if not _is_single_already(survey, plan) and not _is_among(singles, plan)]
-    return [replace(plan, name=f"mix {i}") for i, plan in enumerate(mixes[: survey.problem.options.finalists], 1)]
-
-
-def _is_allowed(problem: Problem, plan: Plan) -> bool:
-    return all(problem.choices.allows(place.sub_graph, place.target) for place in plan.kernels)
-
-
-def _is_among(plans: Sequence[Plan], plan: Plan) -> bool:
-    return any(plan.same_kernels(one) for one in plans)
-
-
-def _is_single_already(survey: Survey, plan: Plan) -> bool:
-    """Return True if a plan is the whole model on one target as surveyed: not tuned, and without parts that the search chose."""
-    first = plan.kernels[0]
-    is_surveyed = first.target in survey.baselines and not survey.problem.is_bound(first.target)
-    return len(plan.kernels) == 1 and is_surveyed and not first.sub_graph.nested
 
 
 def _nothing_finished(survey: Survey, finals: FinalComparison) -> Exception:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import heapq
 import itertools
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ from collage._errors import NothingCanRun
 from collage.compiler.cost_table import CostTable
 from collage.compiler.device_placement import DeviceCandidate, DevicePlacement, lay_out
 from collage.compiler.problem import Problem
-from collage.compiler.survey import HOPELESS, Survey
+from collage.compiler.survey import Survey
 from collage.device import SEScope
 from collage.frontend import bind_dims, describe_inputs, shape_profiles
 from collage.fusion import CandidateKernel, FusionReport, FusionSpec, HostFusionRule, greedy_cover
@@ -89,9 +88,7 @@ def single_plans(problem: Problem, survey: Survey, candidates: Iterable[Candidat
     range of operators there. Operators without a demand go to the device on which that takes the fewest kernels.
     """
     everything = IndexSet((1 << len(problem.graph)) - 1)
-    most_s = math.inf if problem.options.weighs_bytes else HOPELESS * survey.best_single_s
     plans = []
-    own = _fastest_in_own_precision(survey)
     if problem.placement is not None:
         free = {t: found for t, found in survey.baselines.items() if not problem.is_bound(t)}
         right = [t for t, found in free.items() if found.whole.time is None or survey.is_right(found.whole)]
@@ -108,7 +105,7 @@ def single_plans(problem: Problem, survey: Survey, candidates: Iterable[Candidat
         if problem.is_bound(target):
             if bound := _bound_plan(problem, [c for c in candidates if c.target == target], target):
                 plans.append(bound)
-        elif whole.time is not None and survey.is_right(whole) and (whole.time.median_s <= most_s or target == own):
+        elif whole.time is not None and survey.is_right(whole):
             plans.append(
                 Plan(target.title, (PlannedKernel(SubGraph(problem.graph, everything), target, "whole"),), target)
             )
@@ -117,16 +114,6 @@ def single_plans(problem: Problem, survey: Survey, candidates: Iterable[Candidat
     if not any(plan.single for plan in plans):
         plans.append(on_the_host(problem, survey))
     return plans
-
-
-def _fastest_in_own_precision(survey: Survey) -> Target | None:
-    """Return the target that is compared in any case: the gain over the model's own precision is reported."""
-    times = {
-        target: found.whole.time.median_s
-        for target, found in survey.baselines.items()
-        if not target.is_reduced and found.whole.time is not None and survey.is_right(found.whole)
-    }
-    return min(times, key=lambda target: times[target], default=None)
 
 
 def _bound_plan(problem: Problem, candidates: Sequence[CandidateKernel], target: Target) -> Plan | None:

@@ -16,7 +16,7 @@ from collage.compiler.precision_session import MAX_ERROR, Precision
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
 from collage.graph import IndexSet, SubGraph
-from collage.numerics.compare import REDUCED_TOLERANCE
+from collage.numerics.judge import REDUCED_TOLERANCE
 from collage.plan import Plan, PlannedKernel
 
 __all__ = ["BUDGETS", "find_front", "points"]

@@ -42,7 +42,7 @@ from collage.database import FactKind
 from collage.frontend import model_digest, shape_profiles
 from collage.measure.reference_run import MadeUp, inputs_at
 from collage.measure.session import MeasureSession
-from collage.numerics.compare import REDUCED_TOLERANCE
+from collage.numerics.judge import REDUCED_TOLERANCE
 from collage.options import CompileOptions
 from collage.target import Target
 from collage.workers.machine_lock import build_lock

@@ -11,11 +11,11 @@ from collage.compiler.choices import Choices
 from collage.compiler.device_placement import DevicePlacement
 from collage.fusion import CandidateKernel, FusionOptions
 from collage.graph import DataflowGraph
-from collage.measure.comparison import ComparisonPlan
 from collage.measure.estimator import model_tolerance
 from collage.measure.jobs import weight_bytes
 from collage.measure.kernel_factory import KernelMaker
 from collage.measure.session import MeasureSession
+from collage.measure.track import ComparisonPlan
 from collage.options import CompileOptions
 from collage.plan import AnyKernel
 from collage.system.machine import free_memory_bytes
@@ -41,6 +41,7 @@ class Problem:
         strict_tolerance: The same if sums of products of bytes may not saturate.
         comparison_plan: Lengths of the end-to-end comparison.
         choices: Operators that the user forces to a target, or forbids to one.
+        source: Digest of the model as the user gave it.
     """
 
     model: ir.Model
@@ -54,6 +55,7 @@ class Problem:
     strict_tolerance: float
     comparison_plan: ComparisonPlan
     choices: Choices = field(default_factory=Choices)
+    source: str = ""
 
     @classmethod
     def of(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from collage._version import __version__
 from collage.compiler.comparison_rows import comparison_rows, named_but_failed
 from collage.compiler.final_comparison import FinalComparison
@@ -17,6 +19,7 @@ from collage.measure.body_kernels import kernels_inside
 from collage.measure.finalist import FinalistResult
 from collage.measure.session import MeasureSession
 from collage.numerics.nan_check import nan_shares
+from collage.numerics.sizes import is_mixed
 from collage.numerics.value_store import ValueStore
 from collage.plan import Plan, PlannedKernel
 from collage.report import BodyKernelRow, KernelRow, ModelFacts, Numerics, Occasion, Report, SearchFacts, from_json
@@ -58,6 +61,7 @@ def compile_report(
     no_numbers = nan_shares(problem.model, session.values)
     rows = comparison_rows(survey, result)
     used = [str(target) for target in plan.targets]
+    shares = finals.shares if len(finals.shares) == len(plan.kernels) else [None] * len(plan.kernels)
     return Report(
         ModelFacts(**model),
         tuple(target.title for target in problem.menu),
@@ -75,9 +79,11 @@ def compile_report(
                 record.device,
                 record.branch,
                 _bodies(place, record.name),
+                None if share is None or finals.time is None else _us(share * finals.time.median_s),
+                share,
             )
-            for record, place, seconds in zip(
-                finals.recipe.kernels, plan.kernels, result.estimates_s[plan.name], strict=True
+            for record, place, seconds, share in zip(
+                finals.recipe.kernels, plan.kernels, result.estimates_s[plan.name], shares, strict=True
             )
         ),
         _us(result.predicted_s[plan.name]),
@@ -92,6 +98,9 @@ def compile_report(
                 *_left_to_the_host(survey, finals.plan),
                 *(named_but_failed(rows, used) if is_named else ()),
                 *_says_little(problem, no_numbers),
+                *_mixes_magnitudes(problem, session),
+                *([] if finals.warning is None else [finals.warning]),
+                *_drops_nan(standing),
                 *_saturates(problem.tolerance, problem.strict_tolerance, standing),
                 *_warnings(finals, problem.options.threads, this_machine()),
             ]
@@ -144,7 +153,8 @@ def _numerics(
     tolerated = {
         "tolerance": survey.problem.tolerance,
         "reference": _reference(survey, session),
-        "unsettled": _unsettled(survey.problem, session),
+        "noise": session.noise(survey.problem.model),
+        "unsettled": {} if standing is None else dict(standing.excused),
         "nan": dict(no_numbers),
         "other_lengths": _other_lengths(survey.problem, session),
     }
@@ -200,14 +210,6 @@ def _occasions(problem: Problem, session: MeasureSession) -> list[dict[str, Any]
     ]
 
 
-def _unsettled(problem: Problem, session: MeasureSession) -> dict[str, float]:
-    """For each output that depends on rounding: the share of its elements that was not compared, on the first inputs."""
-    values = session.values
-    names = [str(value.name) for value in problem.model.graph.outputs]
-    found = {name: values.rounding_sensitive(name) for name in names if name in values}
-    return {name: float(elements.mean()) for name, elements in found.items() if elements is not None}
-
-
 def _other_lengths(problem: Problem, session: MeasureSession) -> list[dict[str, list[int]]] | None:
     """The other shapes of inputs at which kernels were checked; empty if the model takes none, null if all is fixed."""
     inputs = problem.model.graph.inputs
@@ -238,6 +240,27 @@ def _says_little(problem: Problem, no_numbers: Mapping[str, float]) -> list[str]
     open_names = [name for name in names if name not in problem.options.inputs]
     advice = f"; give real inputs (--input {open_names[0]}=FILE.npy)" if open_names else ""
     return [f"{', '.join(told)} is NaN on these inputs, in the model itself: there, nothing can be checked{advice}"]
+
+
+def _mixes_magnitudes(problem: Problem, session: MeasureSession) -> list[str]:
+    """Warn if a budget is relative to several sizes within one output."""
+    if problem.options.accuracy_budget is None:
+        return []
+    names = [str(value.name) for value in problem.model.graph.outputs]
+    floats = [name for name in names if name in session.values and session.values.dtype(name).startswith("float")]
+    mixed = [name for name in floats if is_mixed(np.abs(session.values.right(name).astype(np.float64)))]
+    return [
+        f"output {name!r} holds numbers of several magnitudes, such as fill values, or boxes beside scores: the accuracy "
+        "budget is relative to the size of each"
+        for name in mixed
+    ]
+
+
+def _drops_nan(standing: FinalistResult | None) -> list[str]:
+    """Warn about NaN among the inputs that the plan does not keep, and name the option that keeps it."""
+    if standing is None or standing.drops_nan is None:
+        return []
+    return [f"{standing.drops_nan}; --probe nan takes only what keeps NaN"]
 
 
 def _saturates(tolerance: float, strict: float, standing: FinalistResult | None) -> list[str]:

@@ -201,6 +201,7 @@ class _StoredResult:
     speedup: tuple[Share, Interval] | None
     rivals: Mapping[str, Interval]
     overruled: str | None
+    shares: tuple[Share, ...]
     additive_error: float | None
     kernels_ok: bool | None
     kernels_error: Share | None
@@ -253,6 +254,7 @@ class ResultStore:
             additive_error=stored.additive_error,
             rivals={name: interval for name, interval in stored.rivals.items() if name in plans},
             overruled=stored.overruled,
+            shares=stored.shares,
         )
         return CompileResult(
             finals,
@@ -277,6 +279,7 @@ class ResultStore:
             speedup=finals.speedup,
             rivals=finals.rivals,
             overruled=finals.overruled,
+            shares=finals.shares,
             additive_error=finals.additive_error,
             kernels_ok=result.kernels_ok,
             kernels_error=result.kernels_error,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from collage.compiler.assumptions import assumed_lengths
 from collage.compiler.precision_sensitivity import EXEMPT, keep_unbounded_in_float
 from collage.compiler.precision_session import Precision, open_precision
 from collage.compiler.preparation import Preparation, PreparationDiffers, Verdict, find_guilty
@@ -26,12 +27,11 @@ from collage.target import HOST_TARGET, Target
 from collage.toolchains import Availability, Support, support_for
 from collage.transform import simplifying_passes
 
-__all__ = ["HOPELESS", "LATE", "Reference", "Survey", "baselines_of", "supported_baselines", "survey_model"]
+__all__ = ["LATE", "Reference", "Survey", "baselines_of", "supported_baselines", "survey_model"]
 
-HOPELESS = 2.5
-"""A single target this many times slower than the best, measured alone, is reported with that time and not raced."""
 LATE = "not measured: the time budget leaves no time for it"
 """The refusal of a target of reduced precision for which there was no time."""
+_NAN = "nan"
 _SHARE_LEFT = {"bf16": 0.25, "int8": 0.5}
 _MOST_LEFT = 0.65
 """Shares of a time budget that have to be left when a target of a reduced precision is measured: less for the most promising."""
@@ -161,6 +161,8 @@ def survey_model(
     _check_preparation(problem, session, preparation, checking[0])
     reference = Reference(checking[0], preparation.original, preparation.verdict)
     if reference.failure is None:
+        if (note := assumed_lengths(problem.model, checking[0].dims, problem.options.dims)) is not None:
+            session.say(note)
         problem = replace(problem, options=replace(problem.options, dims=checking[0].dims))
     if reference.failure is not None:
         refusal = f"not measured: {reference.failure}"
@@ -221,7 +223,7 @@ def _run_reference(problem: Problem, session: MeasureSession, preparation: Prepa
     """Run the model for reference, which takes only the host."""
     session.say("running the model once for reference")
     options = problem.options
-    return capture_checking_sets(
+    found = capture_checking_sets(
         problem.model,
         options.inputs,
         session,
@@ -231,7 +233,13 @@ def _run_reference(problem: Problem, session: MeasureSession, preparation: Prepa
         tolerance=model_tolerance(problem.model, saturating=False),
         original=preparation.original,
         in_between=not preparation.is_compared,
+        keeps_nan=options.probe == _NAN,
     )
+    original = preparation.original
+    session.reference_model = (
+        original.path if original is not None and original.failure is None else session.written(problem.model)
+    )
+    return found
 
 
 def _check_preparation(

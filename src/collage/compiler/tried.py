@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from collage.compiler.break_even import Priced, Rest, cheapest_rests
+from collage.compiler.comparison_rows import why_left_out
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.lab import Lab
@@ -350,15 +351,14 @@ class _Collector:
         owners = _owners(returned)
         for plan in finals.plans:
             standing = finals.standings.get(plan.name)
-            time = None if standing is None else standing.time
             yield TriedPlan(
                 plan.name,
                 tuple(str(target) for target in plan.targets),
                 len(plan.kernels),
                 "not compared" if standing is None else standing.status.value,
                 None if self.costs is None else _us(predicted_s(self.lab.problem, self.costs, plan)),
-                None if time is None else time.median_s * 1e6,
-                in_short("" if standing is None else standing.reason or "", self.lab.session.workspace),
+                None if standing is None else _us(standing.paired_s),
+                in_short("" if standing is None else why_left_out(standing) or "", self.lab.session.workspace),
                 plan.name == returned.name,
                 plan.single is not None,
                 NodeRanges.of(i for i, owner in _owners(plan).items() if owners.get(i) != owner),

@@ -22,7 +22,7 @@ from collage.database._engine import reading_uri
 from collage.database._rows import clean_text, is_finite, outcome_of, parts_of, read_json, value_of, why_no_key
 from collage.database._schema import SCHEMA, fact, timing
 from collage.database.database import Database
-from collage.store import download, shown, url_of
+from collage.store import download, url_of
 from collage.system.scratch import scratch
 
 __all__ = ["Moved", "export_lines", "import_lines", "merge"]
@@ -124,9 +124,7 @@ def _file_of(source: str, folder: Path) -> Path:
     url = None if source.startswith("sqlite:") else url_of(source)
     if url is None:
         return Path(source.removeprefix("sqlite:///"))
-    if (file := download(url, folder)) is None:
-        raise UsageError(f"{shown(url)} is an artefact, not a timing database")
-    return file
+    return download(url, folder)
 
 
 def _copy_of(file: Path, folder: Path) -> Path:

@@ -36,13 +36,15 @@ class KernelExplanation:
     Attributes:
         chosen: The kernel.
         operators: Its operators in a few words.
-        share: Its share of the time of all kernels; None if not all are known.
+        time_us: Its part of the end-to-end time, measured inside the executable; None if that is not known.
+        share: The same as a share of the run.
         runner_ups: The same operators on other targets, cheapest first; those without a time come last.
         bodies: The kernels of its bodies, if it is an If, a Loop or a Scan whose bodies are kernels of their own.
     """
 
     chosen: ChosenKernel
     operators: str
+    time_us: float | None
     share: float | None
     runner_ups: tuple[RunnerUp, ...]
     bodies: tuple[BodyKernelRow, ...] = ()
@@ -50,9 +52,9 @@ class KernelExplanation:
     def rows(self) -> list[tuple[str, ...]]:
         """Return the rows of a table: its own, and below it one for each kernel of its bodies.
 
-        The cells are name, operators, target, time, share, the time up to which it stays, and runner-ups.
+        The cells are name, operators, target, time, share and runner-ups, whose times are those of the search.
         """
-        bodies = [(f"  {each.name}", each.operators, short(each.target), "", "", "", "") for each in self.bodies]
+        bodies = [(f"  {each.name}", each.operators, short(each.target), "", "", "") for each in self.bodies]
         return [self._cells(), *bodies]
 
     def _cells(self) -> tuple[str, ...]:
@@ -62,9 +64,8 @@ class KernelExplanation:
             self.chosen.name + ("" if self.chosen.branch is None else f" (branch {self.chosen.branch})"),
             self.operators,
             short(kernel.target),
-            ms(kernel.time_us) or _NO_TIME,
+            ms(self.time_us) or _NO_TIME,
             "" if self.share is None else f"{self.share:.0%}",
-            "" if kernel.limit_us is None else ms(kernel.limit_us),
             "; ".join(told) or "no other target",
         )
 

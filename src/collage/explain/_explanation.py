@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -24,11 +23,11 @@ from collage.explain._record import (
     TriedRecord,
 )
 from collage.explain._text import border_line, columns, counted, first_of, label, ms, printable, short, toolchain_of
-from collage.report import BodyKernelRow
+from collage.report import KernelRow
 
 __all__ = ["Explanation", "as_plain"]
 
-_NO_BODIES: Mapping[str, tuple[BodyKernelRow, ...]] = {}
+_NO_ROWS: Mapping[str, KernelRow] = {}
 _SHOWN_CHANCES = 5
 _SHOWN_KERNELS = 40
 _SHOWN_BORDERS = 20
@@ -72,23 +71,18 @@ class Explanation:
     record: TriedRecord
 
     @classmethod
-    def of(cls, record: TriedRecord, bodies: Mapping[str, tuple[BodyKernelRow, ...]] = _NO_BODIES) -> Explanation:
-        """Return the explanation of a record; ``bodies`` has the kernels of bodies by the name of the kernel around them."""
+    def of(cls, record: TriedRecord, rows: Mapping[str, KernelRow] = _NO_ROWS) -> Explanation:
+        """Return the explanation of a record; ``rows`` has the kernels of the report by name, with times and bodies."""
         counts = Counter(row.status.value for row in record.tried)
         counts.update(record.dropped)
-        known = [kernel.kernel.time_us for kernel in record.kernels]
         by_nodes: dict[NodeRanges, list[TriedKernel]] = {}
         for row in record.tried:
             by_nodes.setdefault(row.nodes, []).append(row)
-        total_us = math.fsum(us for us in known if us is not None) if None not in known else 0.0
         return cls(
             record.plan,
             record.predicted_us,
             tuple(
-                replace(
-                    _kernel(record, chosen, by_nodes.get(chosen.kernel.nodes, ()), total_us),
-                    bodies=bodies.get(chosen.name, ()),
-                )
+                _kernel(record, chosen, by_nodes.get(chosen.kernel.nodes, ()), rows.get(chosen.name))
                 for chosen in record.kernels
             ),
             record.borders,
@@ -148,9 +142,16 @@ class Explanation:
         return next((plan.measured_us for plan in self.record.plans if plan.is_returned), None)
 
     def __str__(self) -> str:
-        predicted = "" if self.predicted_us is None else f", predicted {ms(self.predicted_us)} ms"
-        lines = [f"{self.plan}: {counted(len(self.kernels), 'kernel')}{predicted}"]
-        head = ("kernel", "operators", "target", "ms", "share", "stays up to", "the same operators elsewhere, ms")
+        took = "" if self._returned_us is None else f", {ms(self._returned_us)} ms end to end"
+        lines = [f"{self.plan}: {counted(len(self.kernels), 'kernel')}{took}"]
+        head = (
+            "kernel",
+            "operators",
+            "target",
+            "ms of the run",
+            "share",
+            "the same operators elsewhere, by the search's costs",
+        )
         lines += first_of(
             columns([head, *(row for kernel in self.kernels for row in kernel.rows())]), _SHOWN_KERNELS, "kernels"
         )
@@ -177,12 +178,11 @@ class Explanation:
 
 
 def _lost_cells(plan: TriedPlan, returned_us: float | None) -> tuple[str, ...]:
-    predicted = f"predicted {ms(plan.predicted_us)}" if plan.predicted_us is not None else ""
     measured = f"ran {ms(plan.measured_us)} ms" if plan.measured_us is not None else plan.status
     if plan.measured_us is not None and returned_us:
         measured += f" ({plan.measured_us / returned_us - 1.0:+.1%})"
     differs = f"{counted(len(plan.differs), 'operator')} in other kernels" if plan.differs.ranges else ""
-    return short(plan.name), counted(plan.kernels, "kernel"), predicted, measured, plan.reason or differs
+    return short(plan.name), counted(plan.kernels, "kernel"), measured, plan.reason or differs
 
 
 def as_plain(value: Any) -> Any:
@@ -199,7 +199,7 @@ def as_plain(value: Any) -> Any:
 
 
 def _kernel(
-    record: TriedRecord, chosen: ChosenKernel, rows: Sequence[TriedKernel], total_us: float
+    record: TriedRecord, chosen: ChosenKernel, rows: Sequence[TriedKernel], told: KernelRow | None
 ) -> KernelExplanation:
     kernel = chosen.kernel
     others = [row for row in rows if row.target != kernel.target]
@@ -208,8 +208,10 @@ def _kernel(
         best.setdefault(row.target, row)
     runner_ups = [RunnerUp(row, _margin(row, kernel)) for row in best.values()]
     runner_ups.sort(key=lambda each: (each.kernel.time_us is None, each.kernel.time_us or 0.0))
-    share = kernel.time_us / total_us if kernel.time_us is not None and total_us > 0 else None
-    return KernelExplanation(chosen, label(record, kernel.nodes), share, tuple(runner_ups))
+    operators = label(record, kernel.nodes)
+    if told is None:
+        return KernelExplanation(chosen, operators, None, None, tuple(runner_ups))
+    return KernelExplanation(chosen, operators, told.time_us, told.share, tuple(runner_ups), told.bodies)
 
 
 def _margin(row: TriedKernel, chosen: TriedKernel) -> float | None:
@@ -287,6 +289,8 @@ def _why_not(
         return f"it runs {len(chosen)} of {len(record.kernels)} kernels, {count} of {len(record.op_types)} operators"
     if answer is not None and not answer.is_available:
         return f"it cannot be used here: {answer.reason}"
+    if raced := _raced(record, answer):
+        return raced
     if told := "; ".join(filter(None, (_nearest(record, chances), _most_hopeful(record, chances)))):
         return told
     reasons = Counter(row.reason for row in rows if row.reason)
@@ -294,6 +298,18 @@ def _why_not(
     if reasons:
         return f"none of its kernels could be used: {reasons.most_common(1)[0][0]}"
     return "the record does not contain the reason"
+
+
+def _raced(record: TriedRecord, answer: TargetAnswer | None) -> str:
+    """Return how a target alone did in the race; empty if it took no part in it."""
+    plan = next((p for p in record.plans if p.is_single and answer is not None and p.targets == (answer.target,)), None)
+    returned_us = next((plan.measured_us for plan in record.plans if plan.is_returned), None)
+    if plan is None:
+        return ""
+    if plan.measured_us is None or not returned_us:
+        return f"alone it was left out: {plan.reason}" if plan.reason else ""
+    times = plan.measured_us / returned_us
+    return f"alone it took {ms(plan.measured_us)} ms end to end, {times:.2f} times the time of the returned plan"
 
 
 def _chances(record: TriedRecord, rows: Iterable[TriedKernel]) -> tuple[TriedKernel, ...]:
@@ -310,13 +326,13 @@ def _nearest(record: TriedRecord, chances: Iterable[TriedKernel]) -> str:
     if best is None or best.time_us is None or best.limit_us is None:
         return ""
     expected = " by the expected times of other kernels" if best.limit_is_expected else ""
-    took = f"its nearest kernel is {label(record, best.nodes)}, which took {ms(best.time_us)} ms"
+    took = f"by the search's costs its nearest kernel is {label(record, best.nodes)}, at {ms(best.time_us)} ms"
     if best.limit_us <= 0:
-        return f"{took} and would not be chosen if it took no time"
+        return f"{took}, and would not be chosen if it took no time"
     if best.time_us < best.limit_us:
         return f"{took}: a plan with it is predicted to be faster than the returned one{expected}, and was not returned"
     return (
-        f"{took} and would have to take less than {ms(best.limit_us)} ms{expected}, so be "
+        f"{took}, and would have to take less than {ms(best.limit_us)} ms{expected}, so be "
         f"{best.time_us / best.limit_us:.2f} times as fast"
     )
 

@@ -12,9 +12,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collage.fleet.command import compile_fleet
     from collage.fleet.machines import Fleet, MachineType, read_fleet
     from collage.fleet.remote import compile_on
-    from collage.fleet.supervisor import compile_fleet
     from collage.fleet.tasks import Task, TaskStore
 
 _HOME = {
@@ -22,7 +22,7 @@ _HOME = {
     "MachineType": "collage.fleet.machines",
     "Task": "collage.fleet.tasks",
     "TaskStore": "collage.fleet.tasks",
-    "compile_fleet": "collage.fleet.supervisor",
+    "compile_fleet": "collage.fleet.command",
     "compile_on": "collage.fleet.remote",
     "read_fleet": "collage.fleet.machines",
 }

@@ -1,13 +1,11 @@
-"""The driver: hands tasks to Ray, and keeps the results. It runs in a process of its own.
+"""The driver: hands tasks to Ray, and keeps the results.
 
-Everything that must not be lost is in the database and in the output folder. So the driver may die at any moment, as Ray's
-own code has it do when the head is gone: its supervisor starts another one.
+Everything that must not be lost is in the database and in the output folder. So the command may end at any moment, as Ray's
+own code has it do when the head is gone. The same command continues.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -16,20 +14,15 @@ from typing import Any
 
 from collage._errors import ArtefactError, CollageError
 from collage._version import __version__
-from collage.database import await_server
 from collage.fleet.answers import Answer, read_answer
-from collage.fleet.cluster import MEASURE, ClusterLost, Node, first_line, join, nodes, resource_of
+from collage.fleet.cluster import MEASURE, ClusterLost, Node, first_line, nodes, resource_of
 from collage.fleet.models import read_files
 from collage.fleet.node import compile_here
 from collage.fleet.orders import Order, Work
 from collage.fleet.returned import keep, most_bytes
-from collage.fleet.tasks import TaskStore
-from collage.workers.lifeline import end_with_parent
+from collage.fleet.tasks import Task, TaskStore
 
-__all__ = ["LOST", "Driver", "main"]
-
-LOST = 75
-"""Exit code if the cluster is lost: another driver may find it again."""
+__all__ = ["Driver"]
 
 _LOOK_S = 1.0
 _GRACE_S = 60.0
@@ -77,7 +70,7 @@ class Driver:
         order: The tasks, and the limits that they run under.
         store: The states of the tasks.
         ray: The module, connected.
-        tell: Called with each event, as JSON values.
+        say: Called with each line of progress.
         function: The work of a node.
     """
 
@@ -86,13 +79,14 @@ class Driver:
         order: Order,
         store: TaskStore,
         ray: Any,
-        tell: Callable[[Mapping[str, Any]], None],
+        say: Callable[[str], None],
         function: Callable[[dict[str, bytes], Mapping[str, Any]], dict[str, Any]] = compile_here,
     ) -> None:
         self._order = order
         self._store = store
         self._ray = ray
-        self._tell = tell
+        self._say = say
+        self._settled = 0
         self._remote = ray.remote(num_cpus=0, max_retries=0)(function)
         self._queues = {name: _Queue() for name in order.machines}
         known = {task.digest: task for task in store.of([each.task.digest for each in order.work])}
@@ -146,7 +140,7 @@ class Driver:
             slots = sum(node.slots for node in fit)
             if queue.waiting and not slots and not queue.is_missed:
                 queue.is_missed = True
-                self._tell({"say": f"waiting for a node of type {name}"})
+                self._say(f"waiting for a node of type {name}")
             # A node may be of several types, and takes no more for that.
             while queue.waiting and queue.flying < slots and len(self._flights) < most:
                 self._start(queue.waiting.popleft(), queue, {node.id for node in fit})
@@ -239,7 +233,7 @@ class Driver:
         if answer.kind == "refused" and is_known:
             queue.refused.add(answer.node)
             queue.waiting.appendleft(work)
-            self._tell({"say": f"refused a node: {answer.reason}"})
+            self._say(f"refused a node: {answer.reason}")
             return
         self._avoided.setdefault(work.task.digest, set()).add(answer.node)
         if answer.kind != "done":
@@ -277,14 +271,15 @@ class Driver:
             if task.state == "cancelled":
                 return
             self._queues[task.machine].waiting.append(work)
-            self._tell({"say": f"{task.name} for {task.machine}: {reason}; trying again"})
+            self._say(f"{task.name} for {task.machine}: {reason}; trying again")
         else:
             self._finish(work, state="failed", tries=tries, reason=reason, node=where)
 
     def _finish(self, work: Work, **changes: Any) -> None:
         task = self._store.change(self._tasks[work.task.digest], **changes)
         self._tasks[task.digest] = task
-        self._tell({"settled": task.as_json()})
+        self._settled += 1
+        self._say(f"[{self._settled}/{len(self._order.work)}] {_told(task)}")
 
     def _forget(self, model: str) -> None:
         """Let go of a model that no task under way needs: Ray then frees it."""
@@ -292,29 +287,8 @@ class Driver:
             self._models.pop(model, None)
 
 
-def _tell(event: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(event, default=str) + "\n")
-    sys.stdout.flush()
-
-
-def main() -> int:
-    """Do the order on the standard input; return the exit code."""
-    order = Order.from_json(sys.stdin.readline())
-    end_with_parent()
-    slots = 1
-    try:
-        await_server(order.db)
-        with TaskStore(order.db) as store, join(order.address, order.machines, slots) as ray:
-            _tell({"joined": order.address})
-            Driver(order, store, ray, _tell).run()
-    except ClusterLost as error:
-        _tell({"lost": str(error)})
-        return LOST
-    except CollageError as error:
-        _tell({"error": str(error)})
-        return error.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _told(task: Task) -> str:
+    where = f"{task.name} for {task.machine}"
+    if task.state != "done":
+        return f"{where}: {task.state}: {task.reason}"
+    return f"{where}: {task.file}" + ("" if task.time_us is None else f", {task.time_us / 1e3:.3f} ms")

@@ -1,12 +1,10 @@
-"""Orders: the tasks and limits of a driver, as JSON on its standard input."""
+"""Orders: the tasks and limits of a driver."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from collage.fleet.machines import MachineType
 from collage.fleet.models import ModelFiles
@@ -51,20 +49,3 @@ class Order:
     tries: int
     limit_s: float
     patience_s: float
-
-    def to_json(self) -> str:
-        """Return the order as one line."""
-        return json.dumps(asdict(self), default=str)
-
-    @classmethod
-    def from_json(cls, text: str) -> Order:
-        """Return the order that ``to_json`` wrote."""
-        told = json.loads(text)
-        machines = {name: MachineType(**each) for name, each in told["machines"].items()}
-        work = tuple(Work(Task(**each["task"]), _model(each["model"])) for each in told["work"])
-        return cls(**{**told, "folder": Path(told["folder"]), "machines": machines, "work": work})
-
-
-def _model(told: Mapping[str, Any]) -> ModelFiles:
-    ports = {name: tuple((str(port), dtype) for port, dtype in told[name]) for name in ("inputs", "outputs")}
-    return ModelFiles(**{**told, "path": Path(told["path"]), "files": tuple(told["files"]), **ports})

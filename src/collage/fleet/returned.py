@@ -94,6 +94,6 @@ def _checked(archive: Path, model: ModelFiles, machine: MachineType, digest: str
     if (made_on := MadeOn.read(manifest)).fingerprint != machine.fingerprint:
         raise ArtefactError(f"the returned file for {name} was made on another machine than {machine.name}: {made_on}")
     returned, gain = recipe.report.returned, recipe.report.gain("baseline")
-    time = None if returned is None else returned.measured_us or returned.alone_us
+    time = None if returned is None else returned.measured_us
     versions = {"collage": str(manifest.get("collage")), **{str(k): str(v) for k, v in recipe.builds.items()}}
     return Kept(digest, None if time is None else time.median, None if gain is None else gain.ratio.value, versions)

@@ -8,6 +8,7 @@ specs of a menu (phase 1), :func:`collect_candidates` evaluates them (phase 2).
 from collage.fusion._anchors import HorizontalPrimitive, VerticalPrimitive, anchors_of
 from collage.fusion._base_rules import (
     DFPatternFusionRule,
+    GivenFusionRule,
     GraphPattern,
     HostFusionRule,
     NodePredicate,
@@ -60,6 +61,7 @@ __all__ = [
     "FusionRule",
     "FusionSpec",
     "FusionStyle",
+    "GivenFusionRule",
     "GraphPattern",
     "HorizontalPrimitive",
     "HostFusionRule",

@@ -15,6 +15,7 @@ from collage.toolchains import Support
 
 __all__ = [
     "DFPatternFusionRule",
+    "GivenFusionRule",
     "GraphPattern",
     "HostFusionRule",
     "NodePredicate",
@@ -39,8 +40,8 @@ class PatternMatch(Protocol):
 class GraphPattern(Protocol):
     """The part of a dataflow pattern that the rules need."""
 
-    def find_all(self, graph: ir.Graph) -> Iterable[PatternMatch]:
-        """Every match in a graph; matches may overlap."""
+    def find_all(self, graph: ir.Graph, mode: str = ...) -> Iterable[PatternMatch]:
+        """Every match in a graph; matches may overlap. In the mode ``sets`` the order of interchangeable parts does not count."""
         ...
 
 
@@ -50,7 +51,8 @@ class DFPatternFusionRule(FusionRule):
 
     Attributes:
         pattern: The pattern.
-        predicate: Called with the match; False refuses it. None takes every match.
+        predicate: Called with the match; False refuses it. None takes every match. Of matches that differ only in the order
+            of interchangeable parts, one is asked about.
         name: Names the rule.
     """
 
@@ -71,7 +73,7 @@ class DFPatternFusionRule(FusionRule):
     def _matches(self, graph: ir.Graph, report: FusionReport) -> Iterable[PatternMatch]:
         """The matches; those that were found before the search was stopped, if it was."""
         try:
-            return self.pattern.find_all(graph)
+            return self.pattern.find_all(graph, "sets")
         except MatchBudgetExceeded as error:
             found: list[PatternMatch] = error.found
             report.cap(self.name, len(found))
@@ -143,3 +145,20 @@ class HostFusionRule(FusionRule):
         for i, node in enumerate(graph.nodes):
             if not graph.is_kernel_call(i) and (self.takes is None or self.takes(node)):
                 yield Found(SubGraph(graph, IndexSet(1 << i)), (self.name,))
+
+
+@dataclass(frozen=True)
+class GivenFusionRule(FusionRule):
+    """A candidate for every sub-graph that is given.
+
+    Attributes:
+        sub_graphs: The sub-graphs, of one dataflow graph.
+        name: Names the rule.
+    """
+
+    sub_graphs: tuple[SubGraph, ...]
+    name: str = "partition_for"
+
+    def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
+        """The sub-graphs."""
+        return [Found(sub_graph, (self.name,)) for sub_graph in self.sub_graphs]

@@ -90,5 +90,14 @@ class OnlyValidFusionRule(FusionRule):
     name: str = "valid"
 
     def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
-        """Find the sub-graphs of the sub-rule that are valid."""
-        return [found for found in self.sub_rule.find(graph, report) if found.sub_graph.is_valid(self.config)]
+        """Find the sub-graphs of the sub-rule that are valid. The report takes a note of matches of patterns that are not."""
+        valid: list[Found] = []
+        refused: dict[str, int] = {}
+        for found in self.sub_rule.find(graph, report):
+            reason = found.sub_graph.why_invalid(self.config)
+            if reason is None:
+                valid.append(found)
+            elif found.sub_graph.nested:
+                refused[reason] = refused.get(reason, 0) + 1
+        report.notes += [f"left out {count} matches of patterns: {reason}" for reason, count in refused.items()]
+        return valid

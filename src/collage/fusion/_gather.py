@@ -16,7 +16,7 @@ from collage.fusion._combinators import OnlyValidFusionRule, UnionFusionRule
 from collage.fusion._primitives import CLASSIC_PRIMITIVES, JoinAnythingPrimitive
 from collage.fusion._regions import RegionFusionRule
 from collage.fusion._rule import FusionRule
-from collage.fusion._strategies import classic_fuse_ops, combined, composites, library_in_native, maximal_regions
+from collage.fusion._strategies import classic_fuse_ops, combined, composites, library_in_native
 from collage.target import Target
 from collage.toolchains import Support, Toolchain
 
@@ -139,7 +139,8 @@ def _rule_of(target: Target, toolchain: Toolchain, coverage: NodePredicate, opti
     if table:
         return combined(singles, CLASSIC_PRIMITIVES, max_depth, cap, "classic")
     fused = classic_fuse_ops(max_depth, coverage, cap)
-    return UnionFusionRule((fused, singles, maximal_regions(coverage, wanted or 0, cap)), "classic and regions")
+    ranges = RegionFusionRule(coverage, options.max_cuts, max_candidates=cap, max_depth=wanted or 0)
+    return UnionFusionRule((fused, singles, ranges), "classic and regions")
 
 
 def _style_of(target: Target, toolchain: Toolchain) -> FusionStyle:

@@ -145,7 +145,8 @@ def composites(table: Iterable[PatternRow]) -> FusionRule:
 def combined(
     base: FusionRule, primitives: tuple[CombinePrimitive, ...], max_depth: int, max_candidates: int, name: str
 ) -> FusionRule:
-    """Return the sub-graphs that primitives make of those that a rule finds, with one exit and no taps."""
+    """Return the sub-graphs of a rule, and those that primitives make of them, with one exit and no taps."""
     config = SubGraphConfig(max_exits=1, allow_taps=False, max_depth=max_depth)
     combine = CombineByPrimitivesFusionRule(base, primitives, config, max_candidates, f"{name} combination")
-    return OnlyValidFusionRule(combine, config, name)
+    # What the rule itself found may have several exits: the results of a pattern in a toolchain's table.
+    return OnlyValidFusionRule(combine, SubGraphConfig(max_depth=max_depth), name)

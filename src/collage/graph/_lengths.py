@@ -62,7 +62,8 @@ def _may_be_negative(node: ir.Node, sources: Sequence[ir.Value]) -> bool:
 
 def forget_lengths(model: ir.Model) -> None:
     """Drop all such notes."""
-    for graph in (*model.graphs(), *model.functions.values()):
+    graphs: list[ir.Graph | ir.Function] = [*model.graphs(), *model.functions.values()]
+    for graph in graphs:
         for value in (*graph.inputs, *(each for node in graph for each in node.outputs)):
             value.metadata_props.pop(FROM_LENGTHS, None)
 

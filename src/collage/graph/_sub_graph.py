@@ -301,7 +301,7 @@ class SubGraph:
             return f"it is {self.depth} nodes deep, more than {config.max_depth}"
         if not config.allow_taps and (taps := self.taps):
             return f"nodes {taps} inside are read both inside and outside"
-        if self.nested and (reason := _why_badly_nested(self.inside, self.nested)):
+        if self.nested and (reason := _why_badly_nested(self.graph, self.inside, self.nested)):
             return reason
         if not self.is_convex:
             return "a path leaves it and comes back"
@@ -329,14 +329,42 @@ class SubGraph:
         return SubGraph(graph, inside, tuple(part.substitute(mapping) for part in self.nested))
 
 
-def _why_badly_nested(inside: IndexSet, nested: tuple[NestedSubGraph, ...]) -> str | None:
+def _why_badly_nested(graph: DataflowGraph, inside: IndexSet, nested: tuple[NestedSubGraph, ...]) -> str | None:
     seen = IndexSet()
     for part in nested:
         if not part.inside.is_subset_of(inside):
             return f"labelled part {part.label!r} {part.inside} reaches outside"
         if not part.inside.is_disjoint_from(seen):
             return f"labelled part {part.label!r} {part.inside} overlaps another"
-        if reason := _why_badly_nested(part.inside, part.nested):
+        if reason := _why_badly_nested(graph, part.inside, part.nested):
             return reason
         seen |= part.inside
+    return _why_cyclic(graph, inside.bits, [part.inside.bits for part in nested])
+
+
+def _why_cyclic(graph: DataflowGraph, inside: int, parts: list[int]) -> str | None:
+    """Return the reason why parts cannot run one after the other, with the nodes between them; None if they can."""
+    if all(map(_is_run, parts)):
+        return None  # Then the order of the nodes is one in which everything can run.
+    whole = sum(parts)
+    left = [*parts, *(1 << i for i in iterate_bits(inside & ~whole))]
+    remaining = inside
+    while left:
+        last = [bits for bits in left if not _consumers(graph, bits) & remaining & ~bits]
+        if not last:
+            return "labelled parts feed each other in a circle"
+        remaining &= ~sum(last)
+        left = [bits for bits in left if bits & remaining]
     return None
+
+
+def _is_run(bits: int) -> bool:
+    lowest = bits & -bits
+    return not (bits + lowest) & bits
+
+
+def _consumers(graph: DataflowGraph, bits: int) -> int:
+    found = 0
+    for i in iterate_bits(bits):
+        found |= graph.consumer_bits[i]
+    return found

@@ -1,18 +1,20 @@
 """The comparison of a compiled graph with PyTorch itself, in turns within this process.
 
 Either side runs as the caller has it run: with conversions of tensors, with effects on arguments, and with PyTorch's
-threads. So neither has a process of its own, as executables that ``measure.comparison`` compares have.
+threads. So neither has a process of its own, as executables that ``measure.race`` compares have.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from collage.cost.statistics import Interval, median_interval
+from collage.cost.statistics import Interval
 
 __all__ = ["EagerRace", "lengths_alike", "race_with_eager"]
 
@@ -63,34 +65,43 @@ def race_with_eager(compiled: Call, eager: Call, arguments: Callable[[], Sequenc
         arguments: Makes arguments for one run, which may write to them.
     """
     # Late: the lock is of Linux and macOS, and a graph from the cache needs no race.
-    from collage.workers.machine_lock import measurement_lock
+    from collage.measure.turns import ratio_of, take_turns
 
-    sides = (compiled, eager)
-    counts = [0, 0]
-    medians: tuple[list[float], list[float]] = ([], [])
-    ratios: list[float] = []
-    spent_s = 0.0
-    while len(ratios) < _MOST_ROUNDS:
-        order = (0, 1) if len(ratios) % 2 else (1, 0)
-        with measurement_lock():
-            for n in order:
-                # The first run of a block meets the caches and the threads of the other side.
-                once_s = _seconds(sides[n], arguments)
-                counts[n] = counts[n] or min(max(round(_BLOCK_S / max(once_s, 1e-9)), 1), _MOST_RUNS)
-                samples = [_seconds(sides[n], arguments) for _ in range(counts[n])]
-                medians[n].append(statistics.median(samples))
-                spent_s += once_s + sum(samples)
-        ratios.append(medians[0][-1] / medians[1][-1])
-        is_clear = len(ratios) >= _ROUNDS and 1.0 not in median_interval(ratios)
-        if is_clear or (spent_s >= _RACE_S and len(ratios) >= _FEWEST_ROUNDS):
+    ours, theirs = _Side(compiled, arguments), _Side(eager, arguments)
+    ratio, interval = 1.0, Interval(0.0, math.inf)
+    for number in range(_MOST_ROUNDS):
+        take_turns((ours, theirs), number, partial(_Side.take_turn, number=number))
+        ratio, interval = ratio_of(ours.medians_s, theirs.medians_s) or (ratio, interval)
+        is_clear = number + 1 >= _ROUNDS and 1.0 not in interval
+        if is_clear or (ours.spent_s + theirs.spent_s >= _RACE_S and number + 1 >= _FEWEST_ROUNDS):
             break
-    return EagerRace(
-        statistics.median(medians[0]), statistics.median(medians[1]), statistics.median(ratios), median_interval(ratios)
-    )
+    return EagerRace(ours.median_s, theirs.median_s, ratio, interval)
 
 
-def _seconds(side: Call, arguments: Callable[[], Sequence[Any]]) -> float:
-    given = arguments()
-    began = time.perf_counter()
-    side(given)
-    return time.perf_counter() - began
+@dataclass(slots=True)
+class _Side:
+    """One side, with its median latency in each round."""
+
+    call: Call
+    arguments: Callable[[], Sequence[Any]]
+    runs: int = 0
+    spent_s: float = 0.0
+    medians_s: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.medians_s.values())
+
+    def take_turn(self, number: int) -> None:
+        # The first run of a turn meets the caches and the threads of the other side.
+        once_s = self._seconds()
+        self.runs = self.runs or min(max(round(_BLOCK_S / max(once_s, 1e-9)), 1), _MOST_RUNS)
+        samples = [self._seconds() for _ in range(self.runs)]
+        self.medians_s[number] = statistics.median(samples)
+        self.spent_s += once_s + sum(samples)
+
+    def _seconds(self) -> float:
+        given = self.arguments()
+        began = time.perf_counter()
+        self.call(given)
+        return time.perf_counter() - began

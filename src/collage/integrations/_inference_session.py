@@ -1,4 +1,4 @@
-"""A session that looks like ONNX Runtime's, so that code written for it changes one import."""
+"""A session that looks like ONNX Runtime's, so that code that runs models changes one import."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,20 +16,16 @@ import numpy as np
 
 from collage._errors import ArtefactError, InputError, UsageError
 from collage._version import __version__
-from collage.integrations._io_binding import IOBinding, array_of, c_value_of, value_of
-from collage.integrations._session_descriptions import AssignedNode, AssignedSubgraph, ModelMetadata, NodeArg
+from collage.integrations._io_binding import IOBinding, array_of, value_of
+from collage.integrations._session_descriptions import ModelMetadata, NodeArg
+from collage.integrations._session_errors import like_onnxruntime
 from collage.integrations._session_options import (
     CPU,
-    check_fixed_lengths,
-    check_initializers,
-    check_keywords,
-    check_providers,
     check_run_options,
     check_session_options,
     fixed_lengths,
-    providers_of,
+    free_dims,
 )
-from collage.integrations._session_profiler import SessionProfiler
 from collage.options import CompileOptions
 from collage.runtime import MANIFEST, PACK, Executable, load
 from collage.store import url_of
@@ -45,30 +40,28 @@ __all__ = ["InferenceSession"]
 
 
 class InferenceSession:
-    """Runs a model compiled by Collage, behind the methods of ONNX Runtime's class of this name.
+    """Runs a model compiled by Collage, behind the methods of ONNX Runtime's class of this name that run models.
 
     A model is compiled when its session is first made, which takes minutes, and kept in ``cache_dir``: the next session
-    of the same model, menu and options loads it. An artefact is loaded as it is.
+    of the same model, menu and options loads it. An artefact is loaded as it is. Handlers of ONNX Runtime's errors catch
+    those of a session.
 
     Args:
         path_or_bytes: A model's file or bytes, or an artefact's folder or zip.
-        sess_options: ONNX Runtime's options. ``intra_op_num_threads``, ``enable_profiling`` and overrides of a model's
-            free dimensions have the same effect as there. Options without effect here cause a warning. Options whose
-            effect Collage cannot provide are refused.
+        sess_options: ONNX Runtime's options. ``intra_op_num_threads`` and overrides of a model's free dimensions have the
+            same effect as there. One warning names the others.
         providers: Execution providers. Only the CPU's is there, and others are warned of.
         provider_options: Options for them, which are warned of.
         targets: The menu; None is the result of ``choose_menu``.
         options: See ``CompileOptions``.
         cache_dir: Folder of compiled models; None is ``collage/sessions`` in the user's cache folder.
         trusted: An artefact is one of your own; see ``collage.load``.
-        enable_fallback: Taken as ONNX Runtime takes it. The host stands in for kernels that fail in any case.
-        others: Other keywords of ONNX Runtime's, which are refused or warned of.
+        others: Other keywords of ONNX Runtime's, which are warned of.
 
     Attributes:
         executable: The executable behind the session.
 
     Raises:
-        UsageError: An option cannot be kept to.
         CollageError: As ``collage.compile`` and ``collage.load`` do.
     """
 
@@ -83,35 +76,47 @@ class InferenceSession:
         options: CompileOptions | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         trusted: bool = False,
-        enable_fallback: bool = True,
         **others: Any,
     ) -> None:
-        check_keywords(others)
-        check_session_options(sess_options)
-        check_providers(providers, provider_options)
-        self._sess_options = sess_options
-        threads = getattr(sess_options, "intra_op_num_threads", 0) or None
-        if not isinstance(path_or_bytes, bytes) and _is_artefact(Path(path_or_bytes)):
-            if targets is not None or options is not None:
-                raise UsageError(f"{path_or_bytes} is compiled already: targets and options are for models")
-            self.executable = load(Path(path_or_bytes), threads=threads, trusted=trusted)
-            check_fixed_lengths(sess_options, self.executable.inputs)
-        else:
-            from collage.frontend import read_model  # late: importing this module is to cost no more than running needs
-
-            options = options or CompileOptions()
-            if threads is not None:
-                options = replace(options, threads=threads)
-            model = read_model(path_or_bytes)
-            if fixed := fixed_lengths(sess_options, model):
-                options = replace(options, fixed={**options.fixed, **fixed})
-            check_initializers(sess_options, model)
-            folder = Path(cache_dir) if cache_dir is not None else _default_cache()
-            self.executable = _compiled(model, targets, options, folder)
-            self._metadata = ModelMetadata.of(model)
+        with like_onnxruntime():
+            idle = [*others, *(["provider_options"] if any(provider_options or ()) else ())]
+            check_session_options(sess_options, providers, idle)
+            self._sess_options = sess_options
+            threads = getattr(sess_options, "intra_op_num_threads", 0) or None
+            if not isinstance(path_or_bytes, bytes) and _is_artefact(Path(path_or_bytes)):
+                if targets is not None or options is not None:
+                    raise UsageError(f"{path_or_bytes} is compiled already: targets and options are for models")
+                self.executable = load(Path(path_or_bytes), threads=threads, trusted=trusted)
+                symbols = {
+                    dim: (dim, "")
+                    for port in self.executable.inputs
+                    for dim in port.shape or ()
+                    if isinstance(dim, str)
+                }
+                if fixed := fixed_lengths(sess_options, symbols):
+                    told = " ".join(f"--fix {name}={length}" for name, length in fixed.items())
+                    raise UsageError(f"{path_or_bytes} is compiled already, with free lengths; compile it with {told}")
+            else:
+                self.executable = self._compile(path_or_bytes, targets, options or CompileOptions(), threads, cache_dir)
         self._output_names = [port.name for port in self.executable.outputs]
-        self._profiler = SessionProfiler(sess_options)
-        self._async: tuple[int, ThreadPoolExecutor] | None = None
+
+    def _compile(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        targets: Iterable[TargetLike] | None,
+        options: CompileOptions,
+        threads: int | None,
+        cache_dir: str | os.PathLike[str] | None,
+    ) -> Executable:
+        from collage.frontend import read_model  # late: importing this module is to cost no more than running needs
+
+        model = read_model(path_or_bytes)
+        self._metadata = ModelMetadata.of(model)
+        if threads is not None:
+            options = replace(options, threads=threads)
+        if fixed := fixed_lengths(self._sess_options, free_dims(model)):
+            options = replace(options, fixed={**options.fixed, **fixed})
+        return _compiled(model, targets, options, Path(cache_dir) if cache_dir is not None else _default_cache())
 
     def get_session_options(self) -> Any:
         """Return the options that the session was made with, or ONNX Runtime's defaults."""
@@ -131,74 +136,13 @@ class InferenceSession:
         """Return the model's outputs."""
         return [NodeArg.of(port) for port in self.executable.outputs]
 
-    def get_input_memory_infos(self) -> list[Any]:
-        """Return a description of the CPU's memory for each input."""
-        return [_cpu_memory() for _ in self.get_inputs()]
-
-    def get_output_memory_infos(self) -> list[Any]:
-        """Return a description of the CPU's memory for each output."""
-        return [_cpu_memory() for _ in self.get_outputs()]
-
-    def get_input_epdevices(self) -> list[Any]:
-        """Return ONNX Runtime's CPU device for each input."""
-        import onnxruntime
-
-        cpu = [device for device in onnxruntime.get_ep_devices() if device.ep_name == CPU]
-        return [cpu[0] for _ in self.get_inputs()] if cpu else []
-
     def get_providers(self) -> list[str]:
         """Return ONNX Runtime's name of the CPU."""
         return [CPU]
 
-    def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Return no options for the one provider."""
-        return {CPU: {}}
-
-    def set_providers(
-        self, providers: Sequence[Any] | None = None, provider_options: Sequence[Any] | None = None
-    ) -> None:
-        """Accept the CPU's provider.
-
-        Raises:
-            UsageError: Another one is named.
-        """
-        for name, _ in providers_of(providers, provider_options):
-            if name != CPU:
-                raise UsageError(
-                    f"collage runs on the CPU, not with {name}; name devices as targets, such as targets=['cuda']"
-                )
-        check_providers(providers, provider_options)
-
-    def get_provider_graph_assignment_info(self) -> list[AssignedSubgraph]:
-        """Return each kernel with the target that runs it and its operators, in the order in which kernels run."""
-        from collage.graph import kernels_of
-
-        calls = {str(call.node.name): call for call in kernels_of(self._model)}
-        return [
-            AssignedSubgraph(
-                record.target,
-                tuple(
-                    AssignedNode(node.name or "", node.domain, node.op_type)
-                    for node in calls[record.name].function.all_nodes()
-                ),
-                record.name,
-            )
-            for record in self.executable.recipe.kernels
-        ]
-
     def get_modelmeta(self) -> ModelMetadata:
         """Return the metadata of the model's file."""
         return self._metadata
-
-    def enable_fallback(self) -> None:
-        """Do nothing: the host stands in for kernels that fail, in any case."""
-
-    def disable_fallback(self) -> None:
-        """Warn that the host still replaces kernels that fail."""
-        warnings.warn(
-            "the host still replaces kernels that fail, with a warning; collage.load(path, debug=True) raises instead",
-            stacklevel=2,
-        )
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
@@ -208,51 +152,16 @@ class InferenceSession:
         Args:
             output_names: Names of the outputs to return, in this order; None or empty is all.
             input_feed: Tensors by name: arrays, tensors of PyTorch or of DLPack, or ``OrtValue``s.
-            run_options: ONNX Runtime's; see ``sess_options``.
+            run_options: ONNX Runtime's, which are warned of.
 
         Raises:
             InputError: A name, type or shape does not fit.
         """
-        check_run_options(run_options)
-        wanted = self._wanted(output_names)
-        outputs = self._outputs_of(input_feed)
+        with like_onnxruntime():
+            check_run_options(run_options)
+            wanted = self._wanted(output_names)
+            outputs = self._outputs_of(input_feed)
         return [outputs[name] for name in wanted]
-
-    def run_async(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        callback: Callable[[list[Any], Any, str], Any],
-        user_data: Any,
-        run_options: Any = None,
-    ) -> None:
-        """Run the model in another thread, which then calls ``callback(results, user_data, error)``.
-
-        The error is an empty text if there was none. Otherwise the results are empty.
-
-        Args:
-            output_names: As for ``run``.
-            input_feed: As for ``run``.
-            callback: Called with the results, ``user_data`` and the error.
-            user_data: Any object, for the callback.
-            run_options: As for ``run``.
-
-        Raises:
-            InputError: An output is unknown.
-        """
-        check_run_options(run_options)
-        wanted = self._wanted(output_names)
-        feeds = dict(input_feed)
-
-        def work() -> None:
-            try:
-                outputs = self._outputs_of(feeds)
-            except Exception as error:
-                callback([], user_data, str(error) or type(error).__name__)
-            else:
-                callback([outputs[name] for name in wanted], user_data, "")
-
-        self._threads().submit(work)
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
@@ -262,31 +171,13 @@ class InferenceSession:
         Raises:
             InputError: A name, type or shape does not fit.
         """
-        check_run_options(run_options)
-        wanted = self._wanted(output_names)
-        outputs = self._outputs_of(input_dict_ort_values)
         ports = {port.name: port for port in self.executable.outputs}
-        return [value_of(outputs[name], ports[name]) for name in wanted]
-
-    def run_with_ortvaluevector(
-        self,
-        run_options: Any,
-        feed_names: Sequence[str],
-        feeds: Any,
-        fetch_names: Sequence[str],
-        fetches: Any,
-        fetch_devices: Any = None,
-    ) -> None:
-        """Run the model on an ``OrtValueVector``, and append copies of outputs to another one."""
-        check_run_options(run_options)
-        wanted = self._wanted(fetch_names)
-        outputs = self._outputs_of(dict(zip(feed_names, feeds, strict=True)))
-        ports = {port.name: port for port in self.executable.outputs}
-        for name in wanted:
-            fetches.push_back(c_value_of(outputs[name], ports[name]))
+        names = output_names or self._output_names
+        outputs = self.run(names, input_dict_ort_values, run_options)
+        return [value_of(value, ports[name]) for name, value in zip(names, outputs, strict=True)]
 
     def io_binding(self) -> IOBinding:
-        """Return an object that inputs and outputs can be bound to."""
+        """Return an object that inputs and outputs can be bound to, in memory of the CPU."""
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
@@ -295,84 +186,26 @@ class InferenceSession:
         Raises:
             InputError: The binding is another session's, or something that is bound does not fit.
         """
-        check_run_options(run_options)
-        if getattr(iobinding, "session", None) is not self:
-            raise InputError("an IOBinding is used with the session that made it: session.io_binding()")
-        iobinding.keep(self._outputs_of(iobinding.feeds, iobinding.out))
-
-    def create_ortvalue_from_shape_and_type(
-        self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
-    ) -> Any:
-        """Return an ``OrtValue`` on the CPU.
-
-        Raises:
-            InputError: The device is not the CPU.
-        """
-        import onnxruntime
-
-        if device_type.lower() != "cpu":
-            raise InputError(f"an OrtValue on {device_type} is of no use: collage's sessions run on the CPU")
-        return onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(shape), element_type, "cpu", device_id)
-
-    def end_profiling(self) -> str:
-        """Write the recorded runs to a file, and return its name.
-
-        Raises:
-            UsageError: The session was not made with ``SessionOptions.enable_profiling``.
-        """
-        return self._profiler.end()
-
-    def get_profiling_start_time_ns(self) -> int:
-        """Return when profiling began, by the clock of ``time.monotonic_ns``."""
-        return self._profiler.began_ns
-
-    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        """Do nothing: no graph is captured on the CPU."""
-
-    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Refuse options of execution providers.
-
-        Raises:
-            UsageError: There are some.
-        """
-        if options:
-            raise UsageError(
-                f"{next(iter(options))!r} is an option of ONNX Runtime's providers; kernels here have none"
-            )
-
-    def get_tuning_results(self) -> list[dict[str, Any]]:
-        """Return none: ONNX Runtime tunes on GPUs only, and Collage keeps what it measured in its database."""
-        return []
-
-    def set_tuning_results(self, results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool = False) -> None:
-        """Refuse results of ONNX Runtime's tuning.
-
-        Raises:
-            UsageError: There are some.
-        """
-        if results:
-            raise UsageError(
-                "ONNX Runtime's tuning results are of no use here; `collage db import` brings measurements"
-            )
+        with like_onnxruntime():
+            check_run_options(run_options)
+            if getattr(iobinding, "session", None) is not self:
+                raise InputError("an IOBinding is used with the session that made it: session.io_binding()")
+            iobinding.keep(self._outputs_of(iobinding.feeds, iobinding.out))
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Name the alternative to methods that ONNX Runtime may have in other versions."""
+        """Name the alternative to ONNX Runtime's other methods."""
         raise AttributeError(
-            f"collage's InferenceSession has no {name!r}: run(output_names, input_feed) takes and returns tensors of NumPy, "
-            "PyTorch and DLPack, without copies where it can, and session.executable has arun() and profile()",
+            f"collage's InferenceSession runs models and has no {name!r}; use onnxruntime.InferenceSession for it. "
+            "session.executable has arun() and profile()",
             name=name,
             obj=self,
         )
 
     @cached_property
-    def _model(self) -> ir.Model:
+    def _metadata(self) -> ModelMetadata:
         import onnx_ir as ir  # late: importing this module is to cost no more than running needs
 
-        return ir.load(self.executable.workspace / self.executable.recipe.model_file)
-
-    @cached_property
-    def _metadata(self) -> ModelMetadata:
-        return ModelMetadata.of(self._model)
+        return ModelMetadata.of(ir.load(self.executable.workspace / self.executable.recipe.model_file))
 
     def _wanted(self, output_names: Sequence[str] | None) -> Sequence[str]:
         if isinstance(output_names, str):
@@ -386,14 +219,7 @@ class InferenceSession:
         values = {
             name: array_of(x) if hasattr(x, "data_ptr") and hasattr(x, "is_tensor") else x for name, x in feeds.items()
         }
-        if not self._profiler.is_on:
-            return self.executable.run(values, out=out)
-        return self._profiler.run(self.executable, values, out)
-
-    def _threads(self) -> ThreadPoolExecutor:
-        if self._async is None or self._async[0] != os.getpid():  # A fork has none of its parent's threads.
-            self._async = os.getpid(), ThreadPoolExecutor(os.cpu_count() or 1, "collage run_async")
-        return self._async[1]
+        return self.executable.run(values, out=out)
 
 
 def _is_artefact(path: Path) -> bool:
@@ -402,12 +228,6 @@ def _is_artefact(path: Path) -> bool:
     if url_of(path) is not None:
         return True
     return path.suffix == ".zip" and path.is_file()
-
-
-def _cpu_memory() -> Any:
-    import onnxruntime as ort
-
-    return ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_DEVICE_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
 
 
 def _default_cache() -> Path:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from collage._errors import InputError
+from collage.integrations._session_errors import input_error
 from collage.runtime import Port
 from collage.toolchains.onnxruntime.toolchain import from_ort, narrow_type, to_ort
 
-__all__ = ["IOBinding", "array_of", "c_value_of", "value_of", "vector_of"]
+__all__ = ["IOBinding", "array_of", "value_of"]
 
 
 class IOBinding:
@@ -63,7 +63,7 @@ class IOBinding:
         if buffer_ptr is None:
             self._want(name, None)
         elif element_type is None or shape is None:
-            raise InputError("`element_type` and `shape` are to be provided if pre-allocated memory is provided")
+            raise input_error("`element_type` and `shape` are to be provided if pre-allocated memory is provided")
         else:
             self._want(name, _at(buffer_ptr, element_type, shape, device_type))
 
@@ -81,10 +81,6 @@ class IOBinding:
     def get_outputs(self) -> list[Any]:
         """Return the outputs of the last run as ``OrtValue``s that share their memory, in the order of binding."""
         return [value_of(self._made[name], self._outputs[name]) for name in self.wanted if name in self._made]
-
-    def get_outputs_as_ortvaluevector(self) -> Any:
-        """Return copies of the outputs of the last run as an ``OrtValueVector``."""
-        return vector_of([(self._made[name], self._outputs[name]) for name in self.wanted if name in self._made])
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """Return copies of the outputs of the last run as arrays, in the order of binding."""
@@ -114,7 +110,7 @@ class IOBinding:
 
     def _check(self, name: str, ports: dict[str, Port], kind: str) -> None:
         if name not in ports:
-            raise InputError(f"unknown {kind} {name!r}; the model has {', '.join(ports)}")
+            raise input_error(f"unknown {kind} {name!r}; the model has {', '.join(ports)}")
 
 
 def array_of(value: Any) -> Any:
@@ -129,7 +125,7 @@ def array_of(value: Any) -> Any:
     inner = getattr(value, "_ortvalue", value)
     _check_device(inner.device_name())
     if not inner.is_tensor():
-        raise InputError("an OrtValue that is not a tensor cannot be passed on; pass lists and dictionaries to run()")
+        raise input_error("an OrtValue that is not a tensor cannot be passed on; pass lists and dictionaries to run()")
     kind = inner.data_type()
     if kind == "tensor(string)":
         return inner.numpy()
@@ -139,12 +135,12 @@ def array_of(value: Any) -> Any:
     return _memory(inner.data_ptr(), np.dtype(dtype), inner.shape(), value)
 
 
-def c_value_of(value: Any, port: Port) -> Any:
+def _c_value_of(value: Any, port: Port) -> Any:
     """Return an output as the C object inside an ``OrtValue``, in memory of its own."""
     from onnxruntime.capi import _pybind_state as binding
 
     if not isinstance(value, np.ndarray):
-        raise InputError(f"output {port} is not a tensor, and cannot be an OrtValue; use run()")
+        raise input_error(f"output {port} is not a tensor, and cannot be an OrtValue; use run()")
     if value.dtype.hasobject or value.dtype.isbuiltin != 1:
         return to_ort(value, narrow_type(_kind(value)))
     device = binding.OrtDevice(binding.OrtDevice.cpu(), binding.OrtDevice.default_memory(), 0)
@@ -159,18 +155,8 @@ def value_of(value: Any, port: Port) -> Any:
     import onnxruntime
 
     if not isinstance(value, np.ndarray) or value.dtype.hasobject or value.dtype.isbuiltin != 1:
-        return onnxruntime.OrtValue(c_value_of(value, port))
+        return onnxruntime.OrtValue(_c_value_of(value, port))
     return onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(value, order="C"))
-
-
-def vector_of(values: Sequence[tuple[Any, Port]]) -> Any:
-    """Return copies of outputs as an ``OrtValueVector``."""
-    from onnxruntime.capi import _pybind_state as binding
-
-    vector = binding.OrtValueVector()
-    for value, port in values:
-        vector.push_back(c_value_of(value, port))
-    return vector
 
 
 def _kind(value: Any) -> str:
@@ -198,4 +184,4 @@ def _memory(address: int, dtype: np.dtype[Any], shape: Sequence[int], owner: Any
 
 def _check_device(name: str) -> None:
     if name.lower() != "cpu":
-        raise InputError(f"memory on {name} cannot be bound; collage's sessions run on the CPU. Copy it there first")
+        raise input_error(f"memory on {name} cannot be bound; collage's sessions run on the CPU. Copy it there first")

@@ -1,4 +1,4 @@
-"""Descriptions of models, ports and kernels with the fields of ONNX Runtime's classes."""
+"""Descriptions of models and ports with the fields of ONNX Runtime's classes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from collage.runtime import Port
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["AssignedNode", "AssignedSubgraph", "ModelMetadata", "NodeArg"]
+__all__ = ["ModelMetadata", "NodeArg"]
 
 _TYPES = {"float32": "float", "float64": "double"}
 """NumPy's names of types to those of ONNX Runtime, if they differ."""
+_UNNAMED = "unk__"
+"""Beginning of the symbols that ONNX's inference makes up for lengths without a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,8 @@ class NodeArg:
     def of(cls, port: Port) -> NodeArg:
         """Describe a port."""
         kind = "" if port.dtype is None else f"tensor({_TYPES.get(port.dtype, port.dtype)})"
-        return cls(port.name, list(port.shape or ()), port.kind or kind)
+        shape = [None if str(dim).startswith(_UNNAMED) else dim for dim in port.shape or ()]
+        return cls(port.name, shape, port.kind or kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,37 +74,3 @@ class ModelMetadata:
             model.model_version or 0,
             dict(model.metadata_props),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class AssignedNode:
-    """An operator of a kernel, as ONNX Runtime's ``OrtEpAssignedNode`` describes it.
-
-    Attributes:
-        name: Its name.
-        domain: The domain of its operator set.
-        op_type: Its operator.
-    """
-
-    name: str
-    domain: str
-    op_type: str
-
-
-@dataclass(frozen=True, slots=True)
-class AssignedSubgraph:
-    """A kernel, as ONNX Runtime's ``OrtEpAssignedSubgraph`` describes it.
-
-    Attributes:
-        ep_name: The target that runs it.
-        nodes: Its operators.
-        kernel: Its name.
-    """
-
-    ep_name: str
-    nodes: tuple[AssignedNode, ...]
-    kernel: str
-
-    def get_nodes(self) -> list[AssignedNode]:
-        """Return its operators."""
-        return list(self.nodes)

@@ -39,6 +39,7 @@ class _Streams:
         ]
         self._all = calls
         self._samples: list[np.ndarray[Any, Any]] = []
+        self._done = 0
 
     def warm_up(self) -> None:
         """Run each stream once on each of its sets of inputs, one after the other."""
@@ -55,7 +56,7 @@ class _Streams:
 
         Args:
             seconds: The time.
-            more: True if percentiles are of the calls before, too.
+            more: True if percentiles and the number of runs are of the calls before, too.
 
         Returns:
             ``runs_per_s`` of all streams, percentiles of the latencies in seconds, and the number of runs.
@@ -65,8 +66,9 @@ class _Streams:
         before = self._samples if more else []
         self._samples = [*before, np.array([sample for _, _, samples in found for sample in samples])]
         percentiles = np.percentile(np.concatenate(self._samples), [10, 50, 90, 95, 99]).tolist()
+        self._done = sum(done for done, _, _ in found) + (self._done if more else 0)
         named = dict(zip(("p10_s", "p50_s", "p90_s", "p95_s", "p99_s"), percentiles, strict=True))
-        return {"runs_per_s": _rate(found), **named, "runs": sum(done for done, _, _ in found)}
+        return {"runs_per_s": _rate(found), **named, "runs": self._done}
 
     def _measured(self, goes_on: Callable[[int, float], bool]) -> list[tuple[int, float, list[float]]]:
         """Return for each stream its number of runs, its seconds, and the latency of each run."""
@@ -123,10 +125,7 @@ def _copied(feeds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class ConcurrentExecutableWorker(ExecutableWorker):
-    """Runs one executable on stored inputs, in as many streams as its recipe says. Takes what ``ExecutableWorker`` does.
-
-    A run's time is the inverse of the throughput.
-    """
+    """Runs one executable on stored inputs, in as many streams as its recipe says. Takes what ``ExecutableWorker`` does."""
 
     def __init__(self, recipe: Mapping[str, Any], **arguments: Any) -> None:
         super().__init__(recipe, **arguments)
@@ -142,13 +141,6 @@ class ConcurrentExecutableWorker(ExecutableWorker):
             for _ in range(self._count):  # The context that was used last is the last in the queue.
                 self._streams.warm_up()
         return self._streams
-
-    def run(self, runs: int, warm_up: int) -> list[float]:
-        """Return the seconds that a run takes while all streams are busy; each stream runs ``runs`` times."""
-        streams = self._ready()
-        if warm_up:
-            streams.run(warm_up)
-        return [streams.run(runs)]
 
     def serve(self, seconds: float, more: bool = False) -> dict[str, Any]:
         """Keep all streams busy for a time; see ``_Streams.serve``."""
@@ -224,13 +216,6 @@ class OriginalAtOnceWorker(OriginalFileWorker):
             self._ways[0].warm_up()
             self._best = max(self._ways, key=lambda way: float(way.serve(_LOOK_S)["runs_per_s"]))
         return self._best
-
-    def run(self, runs: int, warm_up: int) -> list[float]:
-        """Return the seconds that a run takes under load."""
-        streams = self._ready()
-        if warm_up:
-            streams.run(warm_up)
-        return [streams.run(runs)]
 
     def serve(self, seconds: float, more: bool = False) -> dict[str, Any]:
         """Keep the session busy for a time; see ``_Streams.serve``."""

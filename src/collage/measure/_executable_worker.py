@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,15 +11,9 @@ from typing import Any
 import numpy as np
 
 from collage._errors import CompileError
-from collage.numerics.compare import (
-    REDUCED_TOLERANCE,
-    Difference,
-    compare,
-    compare_roughly,
-    largest_magnitude,
-    without_negligible,
-)
-from collage.numerics.value_store import ValueStore, is_beyond_ranges, probe_of
+from collage.measure.checking import Findings, Rule
+from collage.numerics.judge import REDUCED_TOLERANCE
+from collage.numerics.value_store import ValueStore, probe_of
 from collage.runtime import Executable, Recipe, load, same_bytes
 from collage.target import Target
 from collage.toolchains import Compiled, LoadOptions, OriginalSession, Registry, Toolchain, load_for
@@ -38,9 +31,7 @@ class _Service:
         values: Folders of ``ValueStore``s with the model's inputs and reference outputs. It is checked on all of them.
         weights: Frequencies of the first folders, on which it is timed. They add up to 1.
         lengths: The same with other lengths, for which the host may stand in.
-        is_reduced: It computes in a coarser type than the model. Then its outputs on probing inputs need only be finite,
-            since a budget is stated for the user's data.
-        is_calibrated: It quantises by ranges. Then its outputs on inputs beyond these need only be finite.
+        targets: The targets of its kernels.
     """
 
     def __init__(
@@ -51,10 +42,9 @@ class _Service:
         weights: Sequence[float],
         notes: Sequence[str] = (),
         lengths: Sequence[str] = (),
-        is_reduced: bool = False,
-        is_calibrated: bool = False,
+        targets: Sequence[Target] = (),
     ) -> None:
-        self._is_reduced, self._is_calibrated = is_reduced, is_calibrated
+        self._targets = list(targets)
         self._run = call
         self._notes, self._noted = notes, len(notes)
         self._stores = [ValueStore(Path(folder)) for folder in (*values, *lengths)]
@@ -78,37 +68,26 @@ class _Service:
         return self._weights
 
     def check(self, tolerance: float) -> dict[str, Any]:
-        """Run once on each set of inputs and compare every output with the reference; the worst difference."""
-        worst: dict[str, Any] = {"max_abs": 0.0, "max_rel": 0.0, "reason": None}
+        """Run once on each set of inputs and judge every output; ``Findings`` as JSON."""
+        rule = Rule.of(tolerance, self._targets, by_norm=tolerance >= REDUCED_TOLERANCE)
+        findings = Findings(rule, self._stores[0])
         for number, (feeds, store) in enumerate(zip(self._feeds, self._stores, strict=True)):
             outputs = self._run(feeds)
-            if len(self._notes) > self._noted and number < self._must_run:
+            is_stood_in, self._noted = len(self._notes) > self._noted, len(self._notes)
+            if is_stood_in and number < self._must_run and not probe_of(store.folder):
                 raise CompileError(self._notes[-1])
             for name, value in feeds.items():
                 if name in store and not same_bytes(value, store.get(name)):
-                    return {"max_abs": 0.0, "max_rel": 0.0, "reason": f"writes over the model's input {name!r}"}
-            is_met = not (self._is_calibrated and is_beyond_ranges(store.folder)) and not (
-                self._is_reduced and probe_of(store.folder)
-            )
-            allowed = tolerance if is_met else math.inf
-            is_rough = self._is_reduced and allowed >= REDUCED_TOLERANCE
-            for name, value in outputs.items():
-                if name not in store or not store.is_repeatable(name):
-                    continue
-                difference = _difference(value, store, name, allowed, is_rough=is_rough)
-                if difference.reason is not None and number and name in self._stores[0]:
-                    value = without_negligible(value, store.get(name), largest_magnitude(self._stores[0].get(name)))
-                    difference = _difference(value, store, name, allowed, is_rough=is_rough)
-                if difference.reason is not None:
-                    reason = f"{probe_of(store.folder)}output {name!r}: {difference.reason}"
-                    if number >= self._must_run:
-                        tensors = {name: x for name, x in feeds.items() if isinstance(x, np.ndarray)}
-                        shapes = ", ".join(f"{name}{list(x.shape)}" for name, x in tensors.items())
-                        reason = f"at other lengths, {shapes}: {reason}"
-                    return {"max_abs": difference.max_abs, "max_rel": difference.max_rel, "reason": reason}
-                if difference.max_rel >= worst["max_rel"] and is_met:
-                    worst = {"max_abs": difference.max_abs, "max_rel": difference.max_rel, "reason": None}
-        return worst
+                    findings.wrong = f"writes over the model's input {name!r}"
+                    return findings.as_json()
+            where = ""
+            if number >= self._must_run:
+                tensors = {name: x for name, x in feeds.items() if isinstance(x, np.ndarray)}
+                where = f"at other lengths, {', '.join(f'{name}{list(x.shape)}' for name, x in tensors.items())}: "
+            findings.look(outputs, store, where, is_original=True)
+            if findings.wrong:
+                break
+        return findings.as_json()
 
     def run(self, runs: int, warm_up: int) -> list[float]:
         """Seconds of each of ``runs`` runs, after ``warm_up`` that do not count; the mean by weight, on several occasions."""
@@ -126,13 +105,6 @@ class _Service:
                 seconds += weight * (clock() - before)
             samples.append(seconds)
         return samples
-
-
-def _difference(value: Any, store: ValueStore, name: str, tolerance: float, *, is_rough: bool) -> Difference:
-    expected, excused = store.get(name), store.rounding_sensitive(name)
-    if is_rough:
-        return compare_roughly([value], [expected], tolerance, [excused])
-    return compare(value, expected, tolerance, excused)
 
 
 class ExecutableWorker(_Service):
@@ -161,8 +133,18 @@ class ExecutableWorker(_Service):
         self._executable = executable = Executable(made, Path(workspace), toolchains=toolchains)
         inputs = [port.name for port in executable.inputs]
         targets = [Target.parse(kernel.target) for kernel in made.kernels]
-        is_reduced, is_calibrated = any(t.is_reduced for t in targets), any(t.is_calibrated for t in targets)
-        super().__init__(executable.run, inputs, values, weights, executable.notes, lengths, is_reduced, is_calibrated)
+        super().__init__(executable.run, inputs, values, weights, executable.notes, lengths, targets)
+
+    def shares(self, runs: int) -> list[float]:
+        """Return the share of each kernel in a whole run: medians over runs, and the mean by weight over occasions."""
+        each = max(1, runs // len(self._weights))
+        profiles = [self._executable.profile(feeds, runs=each) for feeds in self.timed_feeds]
+        whole_s = sum(weight * one.total_us for one, weight in zip(profiles, self._weights, strict=True))
+        return [
+            sum(w * one.total_us * one.kernels[place].share for one, w in zip(profiles, self._weights, strict=True))
+            / whole_s
+            for place in range(len(profiles[0].kernels))
+        ]
 
 
 class ArtefactWorker(_Service):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import math
 import os
 import statistics
 from collections import Counter
@@ -18,15 +17,9 @@ import numpy as np
 from collage._errors import CompileError
 from collage.graph import load_mapped
 from collage.measure._executable_worker import registry_of
+from collage.measure.checking import Findings, Rule
 from collage.measure.sampling import SamplingPlan, sample, sample_kernel
-from collage.numerics.compare import (
-    compare_all,
-    compare_roughly,
-    differing_elements,
-    largest_magnitude,
-    without_negligible,
-)
-from collage.numerics.value_store import ValueStore, is_beyond_ranges, probe_of
+from collage.numerics.value_store import ValueStore, is_only_told, probe_of
 from collage.runtime import WEIGHTS, ControlFlowKernel, Executor, Step, aligned_copy, load_kernel, same_bytes, trim
 from collage.target import Target
 from collage.toolchains import (
@@ -137,13 +130,12 @@ class KernelWorker:
         lengths: Sequence[str],
         inputs: Sequence[str],
         expected: Sequence[str],
-        rounding_sensitive: Sequence[str],
         tolerance: float,
     ) -> dict[str, Any]:
-        """Run a kernel on the model's real values and compare its outputs.
+        """Run a kernel on the model's real values and judge its outputs.
 
         A kernel that writes over its inputs is wrong too, since other kernels read them. At other lengths than the
-        user's it may fail, since the host stands in for kernels that do; it must not be wrong.
+        user's, and on probing inputs, it may fail, since the host stands in for kernels that do; it must not be wrong.
 
         Args:
             compiled: The result of ``build``.
@@ -154,59 +146,36 @@ class KernelWorker:
             lengths: The same for inputs of other lengths.
             inputs: Names of the kernel's inputs in the stores, in order.
             expected: Names of its outputs in the stores, in order; those that a store marks as random are not checked.
-            rounding_sensitive: Outputs that follow from decisions of the kernel's own: their unsettled elements are not
-                compared.
-            tolerance: See ``collage.numerics.compare``.
+            tolerance: See ``collage.numerics.judge``.
 
         Returns:
-            ``{"error": share, "wrong": reason or None}``.
+            ``Findings`` as JSON.
         """
         kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
-        error, is_reduced, is_static = 0.0, Target.parse(target).is_reduced, Target.parse(target).is_calibrated
+        rule = Rule.of(tolerance, [Target.parse(target)], by_norm=True)
+        findings = Findings(rule, ValueStore(Path(values[0])))
         # It first meets, and is left with, the lengths that it is timed on.
         for folder in (*values[:1], *lengths, *values[:0:-1]):
             store = ValueStore(Path(folder))
-            if not all(store.holds_input(name) for name in inputs):
+            if is_only_told(folder) or not all(store.holds_input(name) for name in inputs):
                 continue  # A probe of a large model: its outputs alone are known.
             arrays = _arrays(store, inputs)
             try:
                 outputs = list(kernel(arrays))
             except Exception:
-                if folder not in lengths:
+                if folder not in lengths and not probe_of(folder):
                     raise
                 continue
             end_if_forked(self._server)
             for name, array in zip(inputs, arrays, strict=True):
                 if name in store and not same_bytes(array, store.get(name)):
-                    return {"error": error, "wrong": f"writes over its input {name!r}"}
-            checked = [
-                (out, name)
-                for out, name in zip(outputs, expected, strict=True)
-                if name in store and store.is_repeatable(name)
-            ]
-            right = [store.get(name) for _, name in checked]
-            excused = [
-                store.rounding_sensitive(name) if name in rounding_sensitive else store.unstable(name)
-                for _, name in checked
-            ]
-            # An accuracy budget is stated for inputs that are met.
-            is_met = not (is_reduced and probe_of(folder)) and not (is_static and is_beyond_ranges(folder))
-            compare = compare_roughly if is_reduced else compare_all
-            found = [out for out, _ in checked]
-            difference = compare(found, right, tolerance if is_met else math.inf, excused)
-            if not difference.ok and folder != values[0]:
-                usual = ValueStore(Path(values[0]))
-                found = [
-                    without_negligible(out, each, largest_magnitude(usual.get(name))) if name in usual else out
-                    for (out, name), each in zip(checked, right, strict=True)
-                ]
-                difference = compare(found, right, tolerance if is_met else math.inf, excused)
-            if is_met:
-                error = max(error, difference.max_rel)
-            if not difference.ok:
-                where = f"at other lengths, {_shapes(inputs, arrays)}: " if folder in lengths else probe_of(folder)
-                return {"error": error, "wrong": f"{where}{difference.reason}"}
-        return {"error": error, "wrong": None}
+                    findings.wrong = f"writes over its input {name!r}"
+                    return findings.as_json()
+            where = f"at other lengths, {_shapes(inputs, arrays)}: " if folder in lengths else ""
+            findings.look(dict(zip(expected, outputs, strict=True)), store, where, is_original=False)
+            if findings.wrong:
+                break
+        return findings.as_json()
 
     def profile(
         self, compiled: dict[str, Any], target: str, workspace: str, values: str, inputs: Sequence[str], repeats: int
@@ -269,21 +238,6 @@ class KernelWorker:
             store.put(name, value)
         store.flush()
         return list(store)
-
-    def mark_unstable(
-        self, kernel: str, target: str, workspace: str, values: str, inputs: Sequence[str], tolerance: float
-    ) -> None:
-        """Run a model with rounding errors, and mark in a store which elements change by more than a tolerance."""
-        store = ValueStore(Path(values))
-        for name, value in self._captured(kernel, target, workspace, store, inputs):
-            if name not in store or not isinstance(value, np.ndarray) or value.shape != store.shape(name):
-                continue
-            changed = differing_elements(value, store.get(name), tolerance)
-            if changed.any():
-                if changed.mean() > 0.5:  # The others are as they were by chance.
-                    changed[...] = True
-                store.put_unstable(name, changed)
-        store.flush()
 
     def record_bodies(
         self,

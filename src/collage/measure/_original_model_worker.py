@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from collage._errors import CompileError
-from collage.numerics.compare import compare, largest_magnitude, without_negligible
+from collage.measure._evidence_worker import Witness, settled
+from collage.numerics.judge import judge
 from collage.numerics.value_store import ValueStore
 from collage.toolchains import UnoptimisedModel
 
@@ -22,12 +23,14 @@ class OriginalService:
     def __init__(self) -> None:
         self._model: UnoptimisedModel | None = None
         self._latest: dict[str, Any] = {}
-        self._usual: dict[str, float] = {}
+        self._path = Path()
+        self._usual: dict[str, Any] = {}
 
     def open(self, model: str) -> dict[str, Any]:
         """Load a model file; return the evaluator's name, and the names of all values that it can return."""
         self.drop()
-        loaded = self._model = UnoptimisedModel(Path(model))
+        self._path = Path(model)
+        loaded = self._model = UnoptimisedModel(self._path)
         return {"evaluator": loaded.evaluator, "outputs": loaded.outputs, "values": sorted(loaded.values)}
 
     def drop(self) -> None:
@@ -55,35 +58,40 @@ class OriginalService:
         return sum(_not_finite(value) for value in outputs if isinstance(value, np.ndarray))
 
     def settle(self, values: str, names: Sequence[str], tolerance: float) -> list[list[Any]]:
-        """Compare the outputs of the latest run with a store, and replace the outputs there.
+        """Compare the outputs of the latest run with a store, and keep them there if they are alike.
 
         Args:
             values: Folder of a ``ValueStore`` with the values of the prepared model on the same inputs.
             names: Values to compare, in the order of the model.
-            tolerance: Largest difference, see ``collage.numerics.compare``.
+            tolerance: Largest difference, see ``collage.numerics.judge``.
 
         Returns:
             Name, reason and relative error of each value that differs by more than the tolerance.
         """
         assert self._model is not None
         store = ValueStore(Path(values))
-        differences: list[list[Any]] = []
+        usual, judged, right, differences = self._usual, {}, {}, list[list[Any]]()
         for name in names:
             if name not in store or name not in self._latest or not store.is_repeatable(name):
                 continue
-            made, right, excused = store.get(name), self._latest[name], store.rounding_sensitive(name)
-            found = compare(made, right, tolerance, excused)
-            if not found.ok and name in self._usual:
-                found = compare(without_negligible(made, right, self._usual[name]), right, tolerance, excused)
-            elif isinstance(right, np.ndarray) and right.dtype.kind == "f":
-                self._usual.setdefault(name, largest_magnitude(right))
-            if not found.ok:
+            found = judge(store.get(name), self._latest[name], tolerance, usual=usual.get(name))
+            if found.is_open:
+                judged[name], right[name] = store.get(name), self._latest[name]
+            elif not found.ok:
                 differences.append([name, found.reason, found.max_rel])
+            elif isinstance(self._latest[name], np.ndarray) and name in self._model.outputs:
+                self._usual.setdefault(name, self._latest[name])
+        if judged and not differences:
+            feeds = {name: store.input(name) for name in self._model.inputs if store.holds_input(name)}
+            witness = Witness(self._path, is_original=True)
+            found_all = settled(witness, feeds, judged, right, tolerance, usual)
+            differences = [[name, each.reason, each.max_rel] for name, each in found_all.items() if not each.ok]
         if not differences:
+            answers = store.answers
             for name in self._model.outputs:
-                if name in store and store.is_repeatable(name) and isinstance(self._latest.get(name), np.ndarray):
-                    store.replace(name, self._latest[name])
-            store.flush()
+                if name in store and store.is_repeatable(name):
+                    answers.put(name, self._latest.get(name))
+            answers.flush()
         self._latest = {}
         return differences
 

@@ -157,7 +157,10 @@ class _BaselineMeasurer:
 
     def baselines(self, availability: Availability, abandon_above_s: float) -> TargetBaseline:
         everything = (1 << len(self.graph)) - 1
-        whole = self._measure([everything], abandon_above_s)[0]
+        if self.graph.kernel_call_bits:
+            whole = Outcome(Status.UNSUPPORTED, reason="the model has kernels already")
+        else:
+            whole = self._measure([everything], abandon_above_s)[0]
         if whole.status in (Status.OK, Status.WRONG):
             support = {i: Support(True) for i in range(len(self.graph))}
             return TargetBaseline(
@@ -188,6 +191,9 @@ class _BaselineMeasurer:
         support: dict[int, Support] = {}
         asked: dict[str, Support] = {}
         for i in range(len(self.graph)):
+            if self.graph.is_kernel_call(i):
+                support[i] = Support(False, "it is a kernel that was made earlier")
+                continue
             model = self.kernels.model(1 << i, self.target)
             structure = structure_of(model)
             if structure not in asked:

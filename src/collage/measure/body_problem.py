@@ -9,7 +9,7 @@ import onnx_ir as ir
 from collage.graph import DataflowGraph, IndexSet, SubGraph, bodies, constant_tensor, extract, is_view
 from collage.transform import InferType, PassContext
 
-__all__ = ["body_model", "everything", "is_searchable", "state_lengths"]
+__all__ = ["body_model", "everything", "is_searchable", "state_lengths", "stated_runs"]
 
 _OPERATORS = ("If", "Loop", "Scan")
 _OWN = 2
@@ -26,6 +26,20 @@ def is_searchable(node: ir.Node) -> bool:
     """Return True if a node has bodies that are run here, with work in them."""
     inner = [each for body in bodies(node) for each in body.all_nodes()]
     return node.domain == "" and node.op_type in _OPERATORS and not all(map(is_view, inner))
+
+
+def stated_runs(node: ir.Node) -> int:
+    """Return how often each body of a node runs, if the model states it: the trips of a Loop, the length of a Scan; else 1."""
+    if node.op_type == "Loop":
+        trips = None if node.inputs[0] is None else constant_tensor(node.inputs[0])
+        return 1 if trips is None else max(0, int(trips.numpy().item()))
+    if node.op_type == "Scan":
+        count = node.attributes["num_scan_inputs"].as_int()
+        axes = node.attributes["scan_input_axes"].as_ints() if "scan_input_axes" in node.attributes else [0] * count
+        scanned = node.inputs[-count]
+        length = None if scanned is None or scanned.shape is None else scanned.shape[axes[0]]
+        return length if isinstance(length, int) else 1
+    return 1
 
 
 def body_model(graph: DataflowGraph, node: ir.Node, name: str) -> ir.Model:

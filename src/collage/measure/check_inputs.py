@@ -45,11 +45,8 @@ from collage.measure.reference_run import (
     inputs_at,
 )
 from collage.measure.session import MeasureSession
-from collage.measure.unstable_elements import capture_unstable
-from collage.numerics.compare import compare, tolerance_of
 from collage.numerics.nan_check import nonfinite_elements
-from collage.numerics.rounding_ties import after_decisions
-from collage.numerics.value_store import HARDER, ValueStore, probe_folder, probe_of
+from collage.numerics.value_store import HARDER, ValueStore, probe_folder
 from collage.system.codec import Count
 from collage.target import HOST_TARGET
 
@@ -69,6 +66,9 @@ _HOLES = 0.3
 _LARGER = 3
 _MOST_BYTES = 512 << 20
 """Most bytes of values that are stored for further sets of inputs."""
+_NAN, _EXACT_NAN = "nan", "exact nan"
+# A tenth leaves rows that are whole in most tables, so that both kinds of rows are compared.
+_MISSING = 0.1
 _MOST_PROBING_S = 10.0
 """Seconds after which no further kind of probing inputs is tried."""
 
@@ -179,6 +179,7 @@ def capture_checking_sets(
     tolerance: float = 0.0,
     original: OriginalModel | None = None,
     in_between: bool = True,
+    keeps_nan: bool = False,
 ) -> CheckingSets:
     """Run a model on sets of inputs, given or made up, and store all values: kernels are checked on all sets.
 
@@ -195,24 +196,26 @@ def capture_checking_sets(
         tolerance: The tolerance.
         original: The original model; None if the prepared one is all that there is.
         in_between: Compare all values whose names survived the preparation, not only outputs.
+        keeps_nan: NaN among the inputs has to come out as in the original. Otherwise it is told where it does not.
     """
     if not len(model.graph):
         return CheckingSets("the model has no operators")
-    judge = _Judge(model, original, tolerance, in_between)
+    against = _Judge(model, original, tolerance, in_between)
     try:
         made, lengths = capture_at_some_lengths(model, measure_session, dims, given, seed=seed)
         first = shape_profiles(lengths)[0].dims
         for values, _ in measure_session.occasions:
             believe_values(model, values)
-            judge.first(values)
+            against.first(values)
         if not set(bind_dims(model, first)) <= set(given):
             others = make_inputs(model, seed + _OTHER_SEED, first, made.floats, made.rank)
             varied = {name: _varied(value, seed) for name, value in others.items()}
             as_given = {name: made.inputs[name] for name in given}
-            _capture_others(model, [{**varied, **as_given}, {**others, **as_given}], measure_session, judge)
+            _capture_others(model, [{**varied, **as_given}, {**others, **as_given}], measure_session, against)
         at = partial(inputs_at, model, made.make, given, first)
-        _capture_other_lengths(model, made.inputs, measure_session, database, at, judge)
-        probes = _capture_probes(model, made.inputs, given, measure_session, judge, seed)
+        _capture_other_lengths(model, made.inputs, measure_session, database, at, against)
+        probes = _capture_probes(model, made.inputs, given, measure_session, against, seed)
+        probes += _capture_nan(model, made.inputs, measure_session, against, seed, is_exact=keeps_nan)
     except NothingCanRun as error:
         return CheckingSets(str(error), lacks_inputs=isinstance(error, UntakenInputs))
     except _Differs as found:
@@ -255,13 +258,10 @@ def agrees_with_original(
     values = ValueStore(shown_on.folder.with_name(f"again_{shown_on.folder.name}"))
     names = [str(value.name) for value in model.graph.inputs if shown_on.holds_input(str(value.name))]
     inputs = {name: shown_on.input(name) for name in names}
-    judge = _Judge(model, original, tolerance, in_between=True)
-    is_probe = bool(probe_of(shown_on.folder))
+    against = _Judge(model, original, tolerance, in_between=True)
     try:
-        capture_reference(model, inputs, measure_session, values, exempt=is_probe)
-        if is_probe:
-            capture_unstable(model, measure_session, values)
-        judge.first(values)
+        capture_reference(model, inputs, measure_session, values)
+        against.first(values)
     except (NothingCanRun, ToolchainError, _Differs):
         return False
     finally:
@@ -274,7 +274,7 @@ def _capture_probes(
     inputs: Mapping[str, Any],
     given: Mapping[str, Any],
     measure_session: MeasureSession,
-    judge: _Judge,
+    against: _Judge,
     seed: int,
 ) -> tuple[str, ...]:
     """Capture the sets of probing inputs that the model takes; the kinds of these.
@@ -294,9 +294,9 @@ def _capture_probes(
             values.put_input(name, array)
         values.flush()
         is_taken = False
-        if judge.run(values):
+        if against.run(values):
             capture = _capture_outputs if is_large else _capture_probe
-            is_taken = capture(model, probing, kind, measure_session, judge, values)
+            is_taken = capture(model, probing, kind, measure_session, against, values)
         if is_taken:
             measure_session.other_folders.append(values.folder)
             taken.append(kind)
@@ -305,21 +305,56 @@ def _capture_probes(
     return tuple(taken)
 
 
+def _capture_nan(
+    model: ir.Model,
+    inputs: Mapping[str, Any],
+    measure_session: MeasureSession,
+    against: _Judge,
+    seed: int,
+    *,
+    is_exact: bool,
+) -> tuple[str, ...]:
+    """Capture a set of inputs some of whose floats are NaN, as missing values in tables are."""
+    random = np.random.default_rng((seed, 99))
+    made = {name: _with_nan(value, random) for name, value in inputs.items()}
+    is_large = sum(measure_session.values.nbytes(name) for name in measure_session.values) > _MOST_BYTES
+    if is_large or all(made[name] is value for name, value in inputs.items()):
+        return ()
+    values = ValueStore(probe_folder(measure_session.values, _EXACT_NAN if is_exact else _NAN))
+    try:
+        capture_reference(model, made, measure_session, values)
+        if is_exact and against.original is not None:
+            against.original.run(values)
+            against.settle(values, _NAN)
+    except (NothingCanRun, ToolchainError):
+        shutil.rmtree(values.folder, ignore_errors=True)
+        return ()
+    measure_session.other_folders.append(values.folder)
+    return (_NAN,) if is_exact else ()
+
+
+def _with_nan(value: Any, random: np.random.Generator) -> Any:
+    """Return an input a tenth of whose floats, and at least one, is NaN."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not value.size:
+        return value
+    missing = np.asarray(random.random(value.shape) < _MISSING)
+    missing.reshape(-1)[random.integers(value.size)] = True
+    return np.where(missing, np.nan, value).astype(value.dtype)
+
+
 def _capture_probe(
     model: ir.Model,
     inputs: Mapping[str, Any],
     kind: Probe,
     measure_session: MeasureSession,
-    judge: _Judge,
+    against: _Judge,
     values: ValueStore,
 ) -> bool:
     try:
-        capture_reference(model, inputs, measure_session, values, exempt=True)
-        if any(not isinstance(x, list) and np.asarray(x).dtype.kind not in "iubOSUT" for x in inputs.values()):
-            capture_unstable(model, measure_session, values)
+        capture_reference(model, inputs, measure_session, values)
     except (NothingCanRun, ToolchainError):
         return False
-    judge.settle(values, kind)
+    against.settle(values, kind)
     return nonfinite_elements(model, values) <= nonfinite_elements(model, measure_session.values)
 
 
@@ -328,18 +363,18 @@ def _capture_outputs(
     inputs: Mapping[str, Any],
     kind: Probe,
     measure_session: MeasureSession,
-    judge: _Judge,
+    against: _Judge,
     values: ValueStore,
 ) -> bool:
-    """Store only the outputs of the original, unless some of them follow from decisions, which need inner values."""
-    if judge.original is None or not after_decisions(model.graph).isdisjoint(str(v.name) for v in model.graph.outputs):
+    """Store only the outputs of the original."""
+    if against.original is None:
         return False
-    judge.original.keep_outputs(values)
+    against.original.keep_outputs(values)
     return True
 
 
 def _capture_others(
-    model: ir.Model, candidates: Iterable[Mapping[str, Any]], measure_session: MeasureSession, judge: _Judge
+    model: ir.Model, candidates: Iterable[Mapping[str, Any]], measure_session: MeasureSession, against: _Judge
 ) -> None:
     """A second set of inputs to check kernels on; where the model refuses all, or makes less sense of them, one has to do."""
     most = nonfinite_elements(model, measure_session.values)
@@ -348,9 +383,9 @@ def _capture_others(
         values = ValueStore(folder)
         try:
             capture_reference(model, inputs, measure_session, values)
-            is_taken = judge.run(values)
+            is_taken = against.run(values)
             if is_taken:
-                judge.settle(values, "other inputs")
+                against.settle(values, "other inputs")
             if is_taken and nonfinite_elements(model, values) <= most:
                 measure_session.other_folders.append(folder)
                 return
@@ -365,28 +400,25 @@ def _capture_other_lengths(
     measure_session: MeasureSession,
     database: Database,
     at: Make,
-    judge: _Judge,
+    against: _Judge,
 ) -> None:
     """Sets of inputs of other lengths, where dimensions are symbolic: one of several, and one where all are 1.
 
     Many models promise more than they keep: a batch of any size, say, that a constant shape inside takes for 1. Lengths
-    at which the model fails, or at which a value has another shape than it is said to have, are of no use. The same
-    holds for lengths at which the result is only rounding, such as an element minus the mean over one element.
+    at which the model fails, or at which a value has another shape than it is said to have, are of no use.
     """
     longer = sum(measure_session.values.get(name).nbytes for name in measure_session.values) <= _MOST_BYTES
     single = single_lengths(model, inputs)
 
-    def takes(lengths: Mapping[str, int], values: ValueStore, was_taken: bool) -> bool:
-        capture_reference(model, made := at(lengths), measure_session, values)
+    def takes(lengths: Mapping[str, int], values: ValueStore) -> bool:
+        capture_reference(model, at(lengths), measure_session, values)
         if not _as_declared(model, values):
             forget_mere_claims(model, values)
             if not _as_declared(model, values):
                 return False
-        if not (was_taken or lengths != single or _is_settled(model, made, measure_session, values)):
+        if not against.run(values):
             return False
-        if not judge.run(values):
-            return False
-        judge.settle(values, "other lengths")
+        against.settle(values, "other lengths")
         return True
 
     groups = [("other_lengths", [*other_lengths(model, inputs, longer=longer)])]
@@ -403,7 +435,7 @@ def _capture_other_lengths(
 def _first_taken(
     name: str,
     candidates: list[dict[str, int]],
-    takes: Callable[[Mapping[str, int], ValueStore, bool], bool],
+    takes: Callable[[Mapping[str, int], ValueStore], bool],
     model: ir.Model,
     measure_session: MeasureSession,
     database: Database,
@@ -428,7 +460,7 @@ def _first_taken(
         values = ValueStore(measure_session.values.folder.with_name(f"{name}_{number}"))
         was_taken = known is not None and known.taken == lengths
         try:
-            is_taken = takes(lengths, values, was_taken)
+            is_taken = takes(lengths, values)
         except NothingCanRun as error:
             if isinstance(error.__cause__, WorkerDied):
                 raise
@@ -440,23 +472,6 @@ def _first_taken(
     if candidates and known is None:
         database.keep_local_fact(_LENGTHS, _Lengths(None), **fact)
     return None
-
-
-def _is_settled(
-    model: ir.Model, inputs: Mapping[str, Any], measure_session: MeasureSession, values: ValueStore
-) -> bool:
-    """Return True if all values stay within tolerance when the last digits of the inputs change."""
-    random = np.random.default_rng(_OTHER_SEED)
-    nudged = ValueStore(values.folder.with_name(f"{values.folder.name}_nudged"))
-    capture_reference(model, {name: _nudged(value, random) for name, value in inputs.items()}, measure_session, nudged)
-    pairs = ((nudged.get(name), values.get(name)) for name in values)
-    return all(compare(new, old, tolerance_of([old.dtype.name])).ok for new, old in pairs)
-
-
-def _nudged(value: np.ndarray[Any, Any], random: np.random.Generator) -> np.ndarray[Any, Any]:
-    if value.dtype.kind != "f":
-        return value
-    return np.asarray(np.nextafter(value, random.choice([-np.inf, np.inf], value.shape).astype(value.dtype)))
 
 
 def _as_declared(model: ir.Model, values: ValueStore) -> bool:

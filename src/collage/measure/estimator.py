@@ -16,7 +16,7 @@ from collage.cost.outcome import Outcome
 from collage.measure.cache_pressure import CachePressure
 from collage.measure.jobs import Job, structure_of
 from collage.measure.session import MeasureSession
-from collage.numerics.compare import REDUCED_TOLERANCE, tolerance_of
+from collage.numerics.judge import REDUCED_TOLERANCE, tolerance_of
 from collage.system.machine import this_machine
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class MeasuringCostEstimator:
 
 
 def model_tolerance(model: ir.Model, *, saturating: bool | None = None) -> float:
-    """Tolerance for the results of a model, by the coarsest type in it (see ``collage.numerics.compare``).
+    """Tolerance for the results of a model, by the coarsest type in it (see ``collage.numerics.judge``).
 
     Args:
         model: A model, or a kernel.

@@ -22,6 +22,7 @@ Arguments = Mapping[str, Any]
 
 CONCURRENT = "collage.measure._concurrent_worker:ConcurrentExecutableWorker"
 ORIGINAL_AT_ONCE = "collage.measure._concurrent_worker:OriginalAtOnceWorker"
+VENDOR_AT_ONCE = "collage.measure._concurrent_worker:ConcurrentVendorWorker"
 _RESIDENT = "collage.measure._resident_worker:ResidentArtefact"
 _RESIDENT_ORIGINAL = "collage.measure._resident_worker:ResidentOriginal"
 _TIMEOUT_S = 300.0

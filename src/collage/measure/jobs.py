@@ -28,7 +28,7 @@ class Job:
         target: The target that it is for.
         inputs: Names of its inputs in the value store, in order.
         outputs: Names of its outputs in the value store, in order.
-        tolerance: See ``collage.numerics.compare``.
+        tolerance: See ``collage.numerics.judge``.
         context_bytes: Bytes that each processor touches between two runs of the kernel, see ``collage.measure.cache_pressure``.
         abandon_above_s: Not worth measuring precisely above this.
     """

@@ -94,12 +94,12 @@ class OriginalModel:
     def settle(self, values: ValueStore, names: Iterable[str], tolerance: float, inputs: str) -> list[Mismatch]:
         """Compare the latest run with the prepared model's values.
 
-        If nothing differs, the original's outputs take the place of the prepared model's in the store.
+        If nothing differs, the original's outputs are kept beside the prepared model's, see ``ValueStore.answers``.
 
         Args:
             values: The prepared model's values on the same inputs.
             names: Values in between to compare, in the order of the model; its outputs are compared in any case.
-            tolerance: Largest difference, see ``collage.numerics.compare``.
+            tolerance: Largest difference, see ``collage.numerics.judge``.
             inputs: Name of the inputs in a mismatch.
 
         Raises:

@@ -35,10 +35,9 @@ from collage.frontend import (
     shape_profiles,
     skeleton,
 )
-from collage.measure.rounding_sensitive import capture_rounding_sensitive
+from collage.graph import used_values
 from collage.measure.session import MeasureSession
 from collage.numerics.nan_check import nonfinite_elements
-from collage.numerics.rounding_ties import followers
 from collage.numerics.value_store import ValueStore
 from collage.target import HOST_TARGET
 from collage.transform import is_random
@@ -286,17 +285,14 @@ def capture_reference(
     inputs: Mapping[str, Any],
     measure_session: MeasureSession,
     values: ValueStore | None = None,
-    *,
-    exempt: bool = False,
 ) -> None:
-    """Run the model on the host, unoptimised, and store all inputs and values, and the elements that depend on rounding.
+    """Run the model on the host, unoptimised, and store all inputs and values.
 
     Args:
         model: A prepared model.
         inputs: One value per graph input, by name.
         measure_session: Runs it in a worker process.
         values: The store that takes them; the session's own store by default.
-        exempt: See ``capture_rounding_sensitive``.
 
     Raises:
         NothingCanRun: Not even the host can run the model.
@@ -313,12 +309,15 @@ def capture_reference(
         ) from error
     store.put_unrepeatable(unrepeatable_values(model))
     store.flush()
-    capture_rounding_sensitive(model, measure_session, store, exempt=exempt)
 
 
 def unrepeatable_values(model: ir.Model) -> frozenset[str]:
     """Names of values that depend on a random operator, and so differ from run to run."""
-    return followers(model.graph, (value for node in model.graph if is_random(node) for value in node.outputs))
+    found = {value for node in model.graph if is_random(node) for value in node.outputs}
+    for node in model.graph if found else ():
+        if not found.isdisjoint(used_values(node)):
+            found.update(node.outputs)
+    return frozenset(str(value.name) for value in found)
 
 
 def with_all_outputs(model: ir.Model) -> ir.Model:

@@ -7,6 +7,7 @@ process of Collage builds anything. Known timings come from the database. Outcom
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,16 +19,18 @@ from collage._errors import ToolchainError
 from collage.cost.outcome import Outcome, Status, failed
 from collage.cost.statistics import Summary, summarise, weighted_mean
 from collage.cost.workload_key import WorkloadKey, runtime_settings
+from collage.database import FactKind
 from collage.database.database import Database
+from collage.graph import structural_hash
+from collage.measure.arbiter import Arbiter
 from collage.measure.builder import Builds, Built
 from collage.measure.jobs import Counters, Job, batches, inner_targets
 from collage.measure.quarantine import Quarantined
 from collage.measure.sampling import SamplingPlan
 from collage.measure.worker_pool import Limits, WorkerPool
-from collage.numerics.rounding_ties import after_decisions
 from collage.numerics.value_store import ValueStore
 from collage.system.machine import this_machine
-from collage.target import Target
+from collage.target import HOST_TARGET, Target
 from collage.toolchains import Availability, Compiled, Registry
 from collage.workers.machine_lock import build_lock, measurement_lock
 from collage.workers.worker import Worker
@@ -35,6 +38,9 @@ from collage.workers.worker import Worker
 __all__ = ["MeasureSession"]
 
 _MIB = 1 << 20
+# The figure is for readers. On models that take longer, nothing depends on it.
+_NOISE_S = 5.0
+_NOISE: FactKind[Mapping[str, float]] = FactKind("noise", Mapping[str, float])
 _PATIENCE_S = 600.0
 """Longest wait for the timing of another machine. One that hangs delays others so long, and blocks none."""
 
@@ -48,6 +54,8 @@ class MeasureSession:
         occasions: All on which kernels are timed, with their shares of all runs; the first is ``values``.
         other_folders: Folders of further value stores on which kernels are checked.
         length_folders: The same with other lengths, at which kernels may refuse to run, but must not be wrong.
+        reference_model: File of the model that outputs are judged by: the original, or else the prepared one.
+        arbiter: Settles doubts on outputs.
 
     Args:
         toolchains: The registry of toolchains.
@@ -87,6 +95,8 @@ class MeasureSession:
         self.occasions = [(self.values, 1.0)]
         self.other_folders: list[Path] = []
         self.length_folders: list[Path] = []
+        self.reference_model: Path | None = None
+        self.arbiter = Arbiter(limits.memory_bytes)
 
     def __enter__(self) -> MeasureSession:
         return self
@@ -97,6 +107,7 @@ class MeasureSession:
     def close(self) -> None:
         """End all workers, unless they were lent."""
         self._pool.close()
+        self.arbiter.close()
 
     @property
     def cores(self) -> int:
@@ -229,7 +240,7 @@ class MeasureSession:
         made = self._builds.compiled(job.kernel, job.target)
         with build_lock():
             told = self._checked(job, made)
-            found = self._pool.call(job.target, "check", self._limits.run_s, **told)
+            found = self._settled(job, self._pool.call(job.target, "check", self._limits.run_s, **told))
         self._builds.relieve(job.kernel)
         if not found["wrong"]:
             self._verified.add(name)
@@ -312,7 +323,18 @@ class MeasureSession:
         Raises:
             ToolchainError: It could not be run.
         """
-        self._run_on(values, model, target, "capture")
+        file = self._builds.write(model)
+        with build_lock():
+            self._call(
+                target,
+                "capture",
+                self._limits.compile_s + self._limits.run_s,
+                kernel=file,
+                values=str(values.folder),
+                inputs=[str(value.name) for value in model.graph.inputs],
+            )
+        self._builds.relieve(model)
+        values.reload()
 
     def record_bodies(self, kernel: ir.Model, target: Target, values: ValueStore, folder: Path) -> list[int]:
         """Run an operator with bodies, and keep the inputs of each body in stores; see ``KernelWorker.record_bodies``.
@@ -337,34 +359,30 @@ class MeasureSession:
             )
         return found
 
+    def written(self, model: ir.Model) -> Path:
+        """Return the file of a model in the workspace."""
+        return self.workspace / self._builds.write(model)
+
+    def noise(self, model: ir.Model) -> float | None:
+        """Return what float arithmetic itself errs on the outputs of a prepared model, relative to their sizes.
+
+        It is measured on the first inputs, once for each model and host.
+        """
+        if self.reference_model is None:
+            return None
+        names = [str(value.name) for value in model.graph.inputs if value.name in self.values]
+        inputs = hashlib.sha256(b"".join(self.values.get(name).tobytes() for name in names)).hexdigest()
+        fact = {"model": structural_hash(model), "inputs": inputs, "host": self.build_of(HOST_TARGET)}
+        if (told := self.database.local_fact(_NOISE, **fact)) is None:
+            with build_lock():
+                told = dict(self.arbiter.noise(self.reference_model, self.values.folder, _NOISE_S))
+            self.database.keep_local_fact(_NOISE, told, **fact)
+        return max(told.values(), default=None)
+
     @property
     def workers(self) -> dict[str, Worker]:
         """The worker processes, for a session of a part of the model."""
         return self._pool.workers
-
-    def mark_unstable(self, model: ir.Model, target: Target, values: ValueStore, tolerance: float) -> None:
-        """Run a model with rounding errors on stored inputs, and mark there which elements change; see ``unstable``.
-
-        Raises:
-            ToolchainError: It could not be run.
-        """
-        self._run_on(values, model, target, "mark_unstable", tolerance=tolerance)
-
-    def _run_on(self, values: ValueStore, model: ir.Model, target: Target, job: str, **more: Any) -> None:
-        """Have a worker do a job with a model and a store of its inputs."""
-        file = self._builds.write(model)
-        with build_lock():
-            self._call(
-                target,
-                job,
-                self._limits.compile_s + self._limits.run_s,
-                kernel=file,
-                values=str(values.folder),
-                inputs=[str(value.name) for value in model.graph.inputs],
-                **more,
-            )
-        self._builds.relieve(model)
-        values.reload()
 
     def _call(self, target: Target, job: str, limit_s: float, **more: Any) -> Any:
         """Have a worker of a target's toolchain do a job in the session's workspace; see ``WorkerPool.call``."""
@@ -418,10 +436,11 @@ class MeasureSession:
         told = self._checked(job, compiled)
         check = partial(self._pool.call, job.target, "check", self._limits.run_s, **told)
         try:
-            found = check()
+            found = self._settled(job, check())
             if not found["wrong"]:
                 time = self._time(job, told)
-                after = check(values=told["values"][: len(self.occasions)], lengths=[])
+                again = check(values=told["values"][: len(self.occasions)], lengths=[])
+                after = self._settled(job, again)
                 found = after if after["wrong"] else found
         except Quarantined:
             raise
@@ -429,8 +448,14 @@ class MeasureSession:
             return failed(error, build_s)
         self._verified.add((str(job.kernel.graph.name), str(job.target)))
         if found["wrong"]:
-            return Outcome(Status.WRONG, found["wrong"], None, found["error"], build_s)
-        return Outcome(Status.OK, None, time, found["error"], build_s)
+            return Outcome(Status.WRONG, found["wrong"], None, found["max_rel"], build_s)
+        return Outcome(Status.OK, None, time, found["max_rel"], build_s)
+
+    def _settled(self, job: Job, findings: dict[str, Any]) -> dict[str, Any]:
+        """Return the findings on a kernel, without doubts."""
+        if not findings["doubts"]:
+            return findings
+        return self.arbiter.settle(findings, self.written(job.kernel))
 
     def _time(self, job: Job, told: Mapping[str, Any]) -> Summary:
         """Return how long a kernel takes: the mean of all occasions by their weight."""
@@ -471,7 +496,6 @@ class MeasureSession:
             "lengths": [str(folder) for folder in self.length_folders],
             "inputs": list(job.inputs),
             "expected": list(job.outputs),
-            "rounding_sensitive": sorted(after_decisions(job.kernel.graph).intersection(job.outputs)),
             "tolerance": job.tolerance,
         }
 

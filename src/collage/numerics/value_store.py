@@ -5,7 +5,6 @@ One raw file per value and one index, so that a worker maps only the inputs of i
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
@@ -16,14 +15,14 @@ from typing import Any
 import ml_dtypes  # noqa: F401  registers bfloat16 and its kin with NumPy
 import numpy as np
 
-__all__ = ["HARDER", "ValueStore", "is_beyond_ranges", "probe_folder", "probe_of"]
+__all__ = ["HARDER", "ValueStore", "is_beyond_ranges", "is_only_told", "probe_folder", "probe_of"]
 
 _INDEX = "values.json"
 _LISTS = "lists.json"
 _PROBE = "probe_"
 HARDER = "other_values"
 """Name of the folder with the values of inputs that are made harder than ordinary ones."""
-_MARKS = ("unsettled", "unstable", "unrepeatable")
+_ANSWERS = "answers"
 
 
 class ValueStore:
@@ -102,34 +101,11 @@ class ValueStore:
             entry["file"] = file
         self._entries[name] = entry
 
-    def put_rounding_sensitive(self, name: str, elements: np.ndarray[Any, Any]) -> None:
-        """Mark elements of a stored tensor that follow from close decisions: bool, of its shape. ``flush`` as after ``put``.
-
-        Raises:
-            KeyError: The tensor was not stored.
-        """
-        self._put_mask(name, "unsettled", elements)
-
-    def put_unstable(self, name: str, elements: np.ndarray[Any, Any]) -> None:
-        """Mark elements of a stored tensor that rounding errors change by more than is tolerated, as ``put_unsettled``."""
-        self._put_mask(name, "unstable", elements)
-
     def put_unrepeatable(self, names: Iterable[str]) -> None:
         """Mark those of the stored tensors that depend on drawn random numbers. ``flush`` as after ``put``."""
         for name in names:
             if name in self._entries:
                 self._entries[name]["unrepeatable"] = True
-
-    def _put_mask(self, name: str, kind: str, elements: np.ndarray[Any, Any]) -> None:
-        file = hashlib.sha256(f"{kind} {name}".encode()).hexdigest()[:24]
-        np.ascontiguousarray(elements, bool).tofile(self.folder / file)
-        self._entries[name][kind] = file
-
-    def replace(self, name: str, value: np.ndarray[Any, Any]) -> None:
-        """Store another tensor of the same shape in a tensor's place; its marks stay. ``flush`` as after ``put``."""
-        marks = {kind: mark for kind, mark in self._entries[name].items() if kind in _MARKS}
-        self.put(name, value)
-        self._entries[name].update(marks)
 
     def flush(self) -> None:
         """Make everything stored so far visible to other processes."""
@@ -154,23 +130,15 @@ class ValueStore:
         """Return False if a tensor depends on drawn random numbers; KeyError if it was not stored."""
         return "unrepeatable" not in self._entries[name]
 
-    def rounding_sensitive(self, name: str) -> np.ndarray[Any, Any] | None:
-        """Return the elements of a tensor that cannot be compared, as bool of its shape, or None if all can.
+    @property
+    def answers(self) -> ValueStore:
+        """Return the store of the original model's outputs on the same inputs; empty if they were not kept."""
+        return ValueStore(self.folder / _ANSWERS)
 
-        Raises:
-            KeyError: It was not stored.
-        """
-        masks = [mask for kind in ("unsettled", "unstable") if (mask := self._mask(name, kind)) is not None]
-        return functools.reduce(np.logical_or, masks) if masks else None
-
-    def unstable(self, name: str) -> np.ndarray[Any, Any] | None:
-        """Return the elements of a tensor that rounding errors change, as ``rounding_sensitive``, without close decisions."""
-        return self._mask(name, "unstable")
-
-    def _mask(self, name: str, kind: str) -> np.ndarray[Any, Any] | None:
-        if kind not in (entry := self._entries[name]):
-            return None
-        return np.fromfile(self.folder / entry[kind], bool).reshape(entry["shape"])
+    def right(self, name: str) -> np.ndarray[Any, Any]:
+        """Return the original model's output if it was kept, else the tensor; KeyError if there is neither."""
+        answers = self.answers
+        return answers.get(name) if name in answers else self.get(name)
 
     def get(self, name: str) -> np.ndarray[Any, Any]:
         """The tensor, mapped read-only.
@@ -199,6 +167,11 @@ def probe_of(folder: str | Path) -> str:
     """Return ``on zeros: `` and its like for the values of probing inputs, an empty text for others."""
     name = Path(folder).name
     return f"on {name.removeprefix(_PROBE).replace('_', ' ')}: " if name.startswith(_PROBE) else ""
+
+
+def is_only_told(folder: str | Path) -> bool:
+    """Return True for values of inputs with NaN on which a plan may be wrong, unless the user asks for more: it is told."""
+    return Path(folder).name == f"{_PROBE}nan"
 
 
 def is_beyond_ranges(folder: str | Path) -> bool:

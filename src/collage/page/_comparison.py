@@ -82,9 +82,8 @@ def _cells(contents: PageContents, row: Row, scale: RatioScale) -> tuple[str, ..
     is_returned = row.verdict == "returned"
     name = tag("b", title_of(row)) if is_returned else title_of(row)
     time = row.time_us if row.time_us is not None else None
-    alone = row.alone_us.median if row.alone_us is not None else None
     told = _runs if by_runs(contents.report) else amount
-    shown = told(time) if time is not None else f"{told(alone)} alone" if alone is not None else ""
+    shown = "" if time is None else told(time)
     ratio = row.ratio
     interval = "" if ratio is None or is_returned else f"{ratio.low:.2f} to {ratio.high:.2f}"
     bar = scale.bar(ratio, f"ratio {ratio.value:.2f}, {interval}") if ratio is not None and not is_returned else ""

@@ -55,8 +55,8 @@ class KernelView:
         number: Its place in the order of data, from 1.
         name: Its name.
         target: Printed form of its target.
-        time_us: Its time, measured alone; None if it was not measured.
-        share: Its share of the time of all kernels, 0 to 1; None if one of them was not measured.
+        time_us: Its share of the end-to-end time, measured inside the executable; None if it was not measured.
+        share: The same as a share of the run, 0 to 1.
         rule: The fusion rules that proposed it.
         place: The device that it runs on, or the branch in which it runs beside others; None if neither was planned.
         operators: Its operators.
@@ -182,11 +182,8 @@ def _kernels(recipe: Recipe, report: Report, folder: Path) -> tuple[KernelView, 
     model = ir.load(folder / recipe.model_file)
     calls = {str(call.node.name): call for call in kernels_of(model)}
     rows = {row.name: row for row in report.kernels}
-    times = [row.estimate_us if (row := rows.get(kernel.name)) else None for kernel in recipe.kernels]
-    total = sum(time for time in times if time is not None)
-    is_known = total > 0 and all(time is not None for time in times)
     views = []
-    for number, (record, time) in enumerate(zip(recipe.kernels, times, strict=True), 1):
+    for number, record in enumerate(recipe.kernels, 1):
         row, call = rows.get(record.name), calls.get(record.name)
         nodes = [] if call is None else operators_of(model, call.function)
         names = [str(node.name or "") for node in nodes]
@@ -202,8 +199,8 @@ def _kernels(recipe: Recipe, report: Report, folder: Path) -> tuple[KernelView, 
                 number=number,
                 name=record.name,
                 target=record.target,
-                time_us=time,
-                share=time / total if is_known and time is not None else None,
+                time_us=None if row is None else row.time_us,
+                share=None if row is None else row.share,
                 rule="" if row is None else row.rule,
                 place=record.device if record.branch is None else f"branch {record.branch}",
                 operators=tuple(_operator(node, name) for node, name in zip(nodes, names, strict=True)),

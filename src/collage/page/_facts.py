@@ -23,22 +23,23 @@ def numerics_section(contents: PageContents) -> Markup:
     evaluator = f" run by {reference.evaluator}" if reference.evaluator else ""
     facts = [
         ("outputs", judged),
-        ("largest difference", _number(numerics.max_rel_error, " of the largest output")),
+        ("largest difference", _number(numerics.max_rel_error, " of the output's size")),
         ("largest absolute difference", _number(numerics.max_abs_error)),
-        ("allowed", _number(numerics.tolerance, " of the largest output")),
+        ("float arithmetic itself errs", _number(numerics.noise, " of the output's size")),
+        ("allowed in any case", _number(numerics.tolerance, " of the output's size")),
         ("compared with", f"the {reference.model} model{evaluator}" if reference.model else ""),
         ("reason for that", reference.reason or ""),
         ("further inputs", ", ".join(reference.probes)),
         ("preparation left out", ", ".join(reference.left_out)),
         ("random outputs, not compared", ", ".join(reference.random)),
-        ("not compared, since rounding-sensitive", _shares(numerics.unsettled.items())),
+        ("right within that noise", _shares(numerics.unsettled.items())),
         ("NaN in the model itself", _shares(numerics.nan.items())),
         ("timed on", "; ".join(f"{_shapes(o.inputs.items())} ({o.weight:.0%})" for o in contents.report.occasions)),
         ("checked at other lengths", "; ".join(_shapes(each.items()) for each in numerics.other_lengths or ())),
     ]
     rows = [(title_of(row), row.max_rel_error) for row in contents.report.rows if row.max_rel_error is not None]
     errors = table(
-        "Largest difference of each row of the comparison, relative to the largest output",
+        "Largest difference of each row of the comparison, relative to the output's size",
         ("row", "difference"),
         [(title, f"{error:.1e}") for title, error in rows],
         numbers=(1,),

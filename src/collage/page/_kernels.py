@@ -61,8 +61,13 @@ def _overview(contents: PageContents) -> Markup:
         )
         for kernel in contents.kernels
     ]
-    columns = ("kernel", "toolchain", "time alone", "share", "operators", "types", *(["runs in"] if are_placed else []))
-    return table("Kernels in the order of data; times are measured alone", columns, rows, numbers=(2, 3, 4))
+    columns = ("kernel", "toolchain", "time", "share", "operators", "types", *(["runs in"] if are_placed else []))
+    return table(
+        "Kernels in the order of data; times are measured inside the run, and add up to it",
+        columns,
+        rows,
+        numbers=(2, 3, 4),
+    )
 
 
 def _named(contents: PageContents, target: str) -> Markup:
@@ -72,7 +77,7 @@ def _named(contents: PageContents, target: str) -> Markup:
 def _details(contents: PageContents, kernel: KernelView) -> Markup:
     facts = {
         "toolchain": _named(contents, kernel.target),
-        "time alone": amount(kernel.time_us) + (f", {percent(kernel.share)} of all kernels" if kernel.share else ""),
+        "time": amount(kernel.time_us) + (f", {percent(kernel.share)} of the run" if kernel.share else ""),
         "proposed by": kernel.rule or "not recorded",
         **({} if kernel.place is None else {"runs in": kernel.place}),
     }

@@ -42,7 +42,7 @@ def as_trace(contents: PageContents, profile: Profile) -> str:
             "makes": ", ".join(f"{clean(value.name)}: {value.type}" for value in kernel.makes),
         }
         if kernel.time_us is not None:
-            facts["alone_us"] = kernel.time_us
+            facts["compiled_us"] = kernel.time_us
         event = {"ph": "X", "name": kernel.name, "cat": "kernel", "pid": 1, "tid": rows[kernel.target]}
         events.append({**event, "ts": (began - start) * 1e-3, "dur": (end - began) * 1e-3, "args": facts})
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, allow_nan=False) + "\n"

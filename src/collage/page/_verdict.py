@@ -70,7 +70,7 @@ def _answers(contents: PageContents, gain: Gain | None = None) -> Markup:
     """Return three sentences: the gain, its cause, and its confidence interval."""
     report, numerics = contents.report, contents.report.numerics
     returned = report.returned
-    time = None if returned is None else (returned.measured_us or returned.alone_us)
+    time = None if returned is None else returned.measured_us
     gained = [] if gain is None else [_interval(gain, report.winner)]
     gained += [f"{line[0].upper()}{line[1:]}." for line in objective_lines(report)]
     if time is not None and not by_runs(report):
@@ -85,8 +85,7 @@ def _answers(contents: PageContents, gain: Gain | None = None) -> Markup:
     by_what = f"{counted(len(contents.kernels), 'kernel')} on {', '.join(told)}." if told else "Nothing is left to run."
     error = numerics.max_rel_error
     checked = {
-        True: "Outputs agree with the reference"
-        + ("." if error is None else f" to {error:.0e} of the largest output."),
+        True: "Outputs agree with the reference" + ("." if error is None else f" to {error:.0e} of their size."),
         False: "Outputs differ from the reference by more than is allowed.",
         None: "Outputs were not checked.",
     }[numerics.ok]
@@ -189,7 +188,8 @@ def _how_sure(contents: PageContents) -> Markup:
     if numerics.max_rel_error is not None:
         judged = {True: "agree with", False: "differ from", None: "were compared with"}[numerics.ok]
         model = f"the {numerics.reference.model} model" if numerics.reference.model else "the reference"
-        error = f"largest difference {numerics.max_rel_error:.1e} of the largest output"
+        error = f"largest error {numerics.max_rel_error:.1e} of the output's size"
+        error += "" if numerics.noise is None else f"; float arithmetic itself errs {numerics.noise:.1e} here"
         allowed = "" if numerics.tolerance is None else f", allowed {numerics.tolerance:.0e}"
         lines.append(("ok" if numerics.ok else "warn", f"Outputs {judged} {model}: {error}{allowed}."))
     else:

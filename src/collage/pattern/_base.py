@@ -260,8 +260,9 @@ class PatternLike:
 
         Args:
             graph: The graph or model to search.
-            mode: ``all``: one match for each assignment of node patterns to nodes. ``maximal``: one for each set of
-                nodes that is not part of a larger match. ``disjoint``: no node twice, larger matches first.
+            mode: ``all``: one match for each assignment of node patterns to nodes. ``sets``: the same, in one order of
+                parts that are alike and interchangeable. ``maximal``: one for each set of nodes that is not part of a
+                larger match. ``disjoint``: no node twice, larger matches first.
             fuzzy_ops: As for ``match``.
             budget: Search steps allowed per graph; None takes the default.
             within: As for ``match``, where ``graph`` is a body.

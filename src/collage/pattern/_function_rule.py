@@ -47,7 +47,9 @@ def rule(
             raise PatternError(
                 f"rule() takes a function that {does}, such as lambda x: is_op('Relu')(x), not {given!r}"
             )
-    return _FunctionRule(pattern, replacement, name, tuple(fuzzy_ops))
+    # One name is one operator type, not its letters.
+    skipped = (fuzzy_ops,) if isinstance(fuzzy_ops, str) else tuple(fuzzy_ops)
+    return _FunctionRule(pattern, replacement, name, skipped)
 
 
 class _FunctionRule(RewriteRule):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -17,9 +17,9 @@ from collage.pattern._scope import GraphLike, Scope, label, scope_of, scopes_of
 from collage.pattern._search_state import ABSENT
 from collage.pattern._solver import Agenda, Budget, MatchBudgetExceeded, Solver
 
-MODES = ("all", "disjoint", "maximal")
 SETS = "sets"
 """As ``all``, but of matches that differ only in the places of interchangeable patterns only one."""
+MODES = ("all", SETS, "disjoint", "maximal")
 
 
 class NotInMatch(PatternError, KeyError):
@@ -140,22 +140,38 @@ def find_all(
 def find_in(plan: Plan, scope: Scope, mode: str, budget: Budget) -> list[Match]:
     """All matches of a compiled pattern in one scope, in the graph's order; see ``PatternLike.find_all``."""
     found: list[Match] = []
-    domains = _domains.find_domains(plan, scope)
-    if domains is None:
-        return found
     try:
-        if not all(_possible(part, plan, scope, domains, budget) for part in plan.parts()):
-            return found
-        orders, rooms = None, None
-        if mode != "all":
-            orders, rooms = _symmetry.orders(plan), _symmetry.rooms(plan)
-            domains = _domains.in_order(domains, _symmetry.classes(plan), scope)
-        solver = Solver(plan, scope, budget, domains, orders=orders, rooms=rooms)
-        found.extend(_matches(solver, _starts(solver, plan.always)))
+        found.extend(iterate_in(plan, scope, mode, budget))
     except MatchBudgetExceeded as error:
         error.found = found
         raise
     return _select(found, mode, scope)
+
+
+def iterate_in(
+    plan: Plan, scope: Scope, mode: str, budget: Budget, barred: Container[ir.Node] = frozenset()
+) -> Iterator[Match]:
+    """Yield the matches of a compiled pattern in one scope as they are found.
+
+    Args:
+        plan: The pattern.
+        scope: The scope.
+        mode: ``all``, or another one for one order of what is interchangeable.
+        budget: Search steps allowed.
+        barred: Nodes that no pattern may lie on.
+    """
+    domains = _domains.find_domains(plan, scope)
+    if domains is None or not all(_possible(part, plan, scope, domains, budget) for part in plan.parts()):
+        return
+    orders, rooms = None, None
+    if mode != "all":
+        orders, rooms = _symmetry.orders(plan), _symmetry.rooms(plan)
+        domains = _domains.in_order(domains, _symmetry.classes(plan), scope)
+    if barred:
+        domains = {p: {node: None for node in nodes if node not in barred} for p, nodes in domains.items()}
+        rooms = None  # They count nodes that are barred too.
+    solver = Solver(plan, scope, budget, domains, orders=orders, rooms=rooms)
+    yield from _matches(solver, _starts(solver, plan.always))
 
 
 def matches_at(solver: Solver, value: ir.Value, any_output: bool = False) -> Iterator[Match]:

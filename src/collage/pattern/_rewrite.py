@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 
 import onnx_ir as ir
 
@@ -38,6 +39,8 @@ are finitely many nodes of each depth, so a rewrite without end gets ever deeper
 slowly does not.
 """
 
+# So many sets of alike parts are listed and ranked; each takes about a millisecond. More are taken one after the other.
+MAX_LISTED = 2000
 MAX_ORDERS = 24
 """Most assignments of interchangeable patterns to one set of nodes that a rule gets."""
 
@@ -268,8 +271,13 @@ class _Run:
         for mode in modes:
             touched: set[ir.Value] = set()
             orders: Counter[frozenset[ir.Node]] = Counter()
+            matches, is_cut = self._found(rule, plan, scope, budget, mode)
+            if is_cut and mode == _match.SETS:
+                scope = self._one_by_one(rule, plan, scope, rewritten)
+                budget = Budget(rule.pattern, scope, self.budget)
+                continue
             # Not only disjoint matches: where one is refused, others that overlap with it may still apply.
-            for found in self._found(rule, plan, scope, budget, mode):
+            for found in matches:
                 assignment = (found.root, *map(found.node_of.get, plan.order))
                 places = frozenset(found.nodes)
                 is_enough = len(modes) > 1 and orders[places] >= MAX_ORDERS
@@ -287,16 +295,56 @@ class _Run:
                         rewritten.update(found.nodes, edit.new_nodes)
                         scope = self._commit(rule, current, edit, scope)
 
-    def _found(self, rule: RewriteRule, plan: Plan, scope: Scope, budget: Budget, mode: str) -> list[_match.Match]:
-        """The matches in the order in which they are tried; those before the budget was spent, if it was."""
+    def _found(
+        self, rule: RewriteRule, plan: Plan, scope: Scope, budget: Budget, mode: str
+    ) -> tuple[list[_match.Match], bool]:
+        """The matches in the order in which they are tried; and True if they are not all."""
+        matches: list[_match.Match] = []
+        most = MAX_LISTED if mode == _match.SETS else None
         try:
-            matches = _match.find_in(plan, scope, mode, budget)
-        except MatchBudgetExceeded as error:
-            matches = error.found
-            which = "the search" if mode == _match.SETS or not matches else "the search for further assignments"
-            reason = f"{which} was stopped after {budget.steps} steps, with {len(matches)} matches found"
-            self.refused[Application(rule.label, (), reason=reason)] = None
-        return _match.ranked(matches, scope)
+            matches += islice(_match.iterate_in(plan, scope, mode, budget), most)
+            is_cut = len(matches) == most
+        except MatchBudgetExceeded:
+            is_cut = True
+            if mode != _match.SETS:
+                which = "the search for further assignments" if matches else "the search"
+                self._stopped(
+                    rule, f"{which} was stopped after {budget.steps} steps, with {len(matches)} matches found"
+                )
+        return _match.ranked(matches, scope), is_cut
+
+    def _one_by_one(self, rule: RewriteRule, plan: Plan, scope: Scope, rewritten: set[ir.Node]) -> Scope:
+        """Apply a rule to the first match that it takes, and so on, if there are too many matches to list.
+
+        Each search begins anew, without the nodes that were rewritten, so most sets of many alike parts are never looked at.
+
+        Returns:
+            The scope after that.
+        """
+        refused: set[tuple[object, ...]] = set()
+        while True:
+            budget, made = Budget(rule.pattern, scope, self.budget), False
+            try:
+                for found in _match.iterate_in(plan, scope, _match.SETS, budget, rewritten):
+                    assignment = (found.root, *map(found.node_of.get, plan.order))
+                    if assignment in refused or not rewritten.isdisjoint(found.nodes):
+                        continue
+                    edit = self._checked(rule, found, scope)
+                    if edit is None:
+                        refused.add(assignment)
+                        continue
+                    rewritten.update(found.nodes, edit.new_nodes)
+                    scope, made = self._commit(rule, found, edit, scope), True
+                    break
+            except MatchBudgetExceeded:
+                self._stopped(
+                    rule, f"the search was stopped after {budget.steps} steps without a match that the rule takes"
+                )
+            if not made:
+                return scope
+
+    def _stopped(self, rule: RewriteRule, reason: str) -> None:
+        self.refused[Application(rule.label, (), reason=reason)] = None
 
     def _checked(self, rule: RewriteRule, match: _match.Match, scope: Scope) -> _replace.Edit | None:
         """The replacement of one match, or None if the rule or a check refuses it."""

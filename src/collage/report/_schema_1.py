@@ -47,7 +47,7 @@ _STATUSES = {verdict: status for status, verdict in _VERDICTS.items()} | {
 def upgraded(old: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of ``ReportValues`` that a report of schema 1 holds.
 
-    Its times mix the rounds that chose with those that were reported. So rows keep them as ``alone_us``, without ratios.
+    Its times mix the rounds that chose with those that were reported. So rows have no ratios.
     The speed-up is of the rounds that were reported, and stays.
     """
     winner = _text(old.get("winner"))
@@ -100,7 +100,7 @@ def _rows(old: Mapping[str, Any], winner: str) -> list[Row]:
             name if name in menu else None,
             kernels if type(kernels) is int else None,
             _precision(name),
-            alone_us=time,
+            measured_us=time,
             estimate_us=_number(each.get("estimate_us")),
             reason=reason if isinstance(reason, str) else None,
         )
@@ -109,15 +109,15 @@ def _rows(old: Mapping[str, Any], winner: str) -> list[Row]:
         interval, value = old.get("speedup_interval"), _number(old.get("speedup_vs_best_single"))
         if value and isinstance(interval, list) and len(interval) == 2 and None not in map(_number, interval):
             _tell_speedup(rows, winner, Ratio(value, *map(float, interval)))
-    return sorted(rows.values(), key=lambda row: row.alone_us.median if row.alone_us else math.inf)
+    return sorted(rows.values(), key=lambda row: row.measured_us.median if row.measured_us else math.inf)
 
 
 def _tell_speedup(rows: dict[str, Row], winner: str, speedup: Ratio) -> None:
     """Give the fastest single its ratio to the winner, which is the speed-up that was reported."""
-    singles = [row for row in rows.values() if row.kind == "single" and row.alone_us and row.verdict == "not raced"]
+    singles = [row for row in rows.values() if row.kind == "single" and row.measured_us and row.verdict == "not raced"]
     if rows[winner].kind == "single" or not singles:
         return
-    best = min(singles, key=lambda row: row.alone_us.median if row.alone_us else math.inf)
+    best = min(singles, key=lambda row: row.measured_us.median if row.measured_us else math.inf)
     rows[best.name] = dataclasses.replace(best, ratio=speedup, verdict="slower" if speedup.low > 1.0 else "tie")
 
 
@@ -219,5 +219,5 @@ def _status(row: Row) -> str:
 
 
 def _times(row: Row) -> dict[str, float] | None:
-    time = row.measured_us or row.alone_us
+    time = row.measured_us
     return None if time is None else {"median": time.median, "p10": time.p10, "p90": time.p90}

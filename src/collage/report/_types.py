@@ -151,7 +151,6 @@ class Row:
         time_us: Time of the returned row times ``ratio``: free of the machine's drift between rounds.
         measured_us: Latencies in the reporting phase.
         rounds_us: Median latency in each round of the reporting phase, in the order of time.
-        alone_us: Latencies outside the comparison, as timed alone. They are not comparable with the other columns.
         unbound_us: Latencies of the whole model, timed alone, if the target's kernels are bound to a rule.
         estimate_us: Predicted time.
         max_rel_error: Largest difference of an output from the reference, relative to the largest magnitude.
@@ -170,7 +169,6 @@ class Row:
     time_us: float | None = None
     measured_us: Times | None = None
     rounds_us: tuple[float, ...] = ()
-    alone_us: Times | None = None
     unbound_us: Times | None = None
     estimate_us: float | None = None
     max_rel_error: float | None = None
@@ -223,7 +221,9 @@ class KernelRow:
         operators: Its operators in a few words.
         nodes: Names of the prepared model's nodes.
         rule: The fusion rules that proposed it.
-        estimate_us: Time as measured alone.
+        estimate_us: Time that the search counted with. It is not comparable with the end-to-end time.
+        time_us: Its share of the end-to-end time, measured inside the executable. None if that was not measured.
+        share: The same as a share of the run, 0 to 1, with the hand-over of values.
         device: The device that it runs on, if it was placed.
         branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is
             in none.
@@ -239,6 +239,8 @@ class KernelRow:
     device: str | None = None
     branch: int | None = None
     bodies: tuple[BodyKernelRow, ...] = field(default=(), metadata=RARE)
+    time_us: float | None = None
+    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,10 +314,11 @@ class Numerics:
     Attributes:
         ok: True if it is within the tolerance; None if nothing was checked.
         max_abs_error: Largest absolute difference from the reference.
-        max_rel_error: The same, relative to the output's largest magnitude.
-        tolerance: Largest ``max_rel_error`` that counts as right.
+        max_rel_error: The same, relative to the output's size.
+        tolerance: Largest ``max_rel_error`` that counts as right in any case.
+        noise: Error of right float arithmetic itself on this model, relative to the output's size; None if it is not known.
         reference: The origin of the reference outputs.
-        unsettled: Share of rounding-sensitive elements, by output. They are not compared.
+        unsettled: Share of elements that only the noise makes right, by output.
         nan: Share of elements that are NaN in the model itself, by output.
         other_lengths: Shapes of inputs that were checked besides; None if all lengths are fixed.
     """
@@ -324,6 +327,7 @@ class Numerics:
     max_abs_error: float | None = None
     max_rel_error: float | None = None
     tolerance: float | None = None
+    noise: float | None = None
     reference: ReferenceFacts = ReferenceFacts()
     unsettled: Mapping[str, float] = field(default_factory=dict)
     nan: Mapping[str, float] = field(default_factory=dict)

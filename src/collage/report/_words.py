@@ -39,7 +39,7 @@ _WORDS: Mapping[Verdict, str] = {
     "crashed": "crashed",
     "time-out": "took too long",
     "out of memory": "took too much memory",
-    "too slow": "too slow to be compared",
+    "too slow": "left out",
     "over limit": "outside a limit",
     "not raced": "not compared",
 }
@@ -110,13 +110,6 @@ def verdict_of(report: ReportValues, row: Row) -> str:
     returned = report.returned
     if row.verdict in ("tie", "slower") and returned is not None and (row.kernels or 0) > (returned.kernels or 0):
         words += f", with {'more' if row.verdict == 'tie' else row.kernels} kernels"
-    if row.verdict in ("too slow", "not raced") and row.alone_us is not None:
-        told = (
-            f"{runs_per_s(row.alone_us.median)} runs/s"
-            if by_runs(report)
-            else f"{milliseconds(row.alone_us.median)} ms"
-        )
-        words += f" ({told} when timed alone)"
     if row.verdict == "undecided" and report.objective.get("name", "latency") not in ("latency", "throughput"):
         words = "faster, and not chosen by the objective"
     if row.verdict == "baseline" and row.reason is None and row.ratio is not None and row.ratio.high < 1.0:

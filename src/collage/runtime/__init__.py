@@ -14,7 +14,7 @@ from collage.runtime._manifest import MANIFEST, verify
 from collage.runtime._memory import page_out, trim
 from collage.runtime._open import Opened, is_artefact, opened, read_inputs
 from collage.runtime._pack import PACK
-from collage.runtime._packing import fetch, pack, stored, unpack_plan
+from collage.runtime._packing import pack, unpack_plan
 from collage.runtime._parallel import CoreSets
 from collage.runtime._profile import KernelTime, Profile
 from collage.runtime._recipe import WEIGHTS, CopyRecord, DeviceLayout, KernelRecord, Recipe
@@ -45,7 +45,6 @@ __all__ = [
     "check_destination",
     "compile_bodies",
     "explain_artefact",
-    "fetch",
     "has_bodies",
     "is_artefact",
     "load",
@@ -57,7 +56,6 @@ __all__ = [
     "page_out",
     "read_inputs",
     "same_bytes",
-    "stored",
     "trim",
     "unpack",
     "unpack_plan",

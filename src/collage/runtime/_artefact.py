@@ -32,7 +32,7 @@ from collage.runtime._manifest import MANIFEST, manifest_of
 from collage.runtime._pack import PACK
 from collage.runtime._recipe import Recipe
 from collage.runtime._zip import write_zip
-from collage.store import Store, check_writable, shown, stored_name, upload, url_of
+from collage.store import check_writable, shown, upload, url_of
 from collage.system.scratch import scratch
 
 __all__ = ["check_destination", "save", "write_files"]
@@ -102,9 +102,6 @@ def _write_to_url(url: str, head: str, contents: Callable[[], bytes], files: Seq
     with scratch() as folder:
         try:
             (folder / head).write_bytes(contents())
-            if (name := stored_name(url)) is not None:
-                Store().put({file.name: file for file in (folder / head, *files)}, name)
-                return
             with (folder / "zip").open("wb") as archive:
                 write_zip([folder / head, *files], archive)
         except OSError as error:

@@ -28,7 +28,7 @@ def explanation_of(recipe: Recipe, folder: Path) -> Explanation:
     record = read_record(folder)
     if record is None:
         record = record_of_report(recipe.report, [(kernel.name, kernel.target) for kernel in recipe.kernels])
-    return Explanation.of(record, {row.name: row.bodies for row in recipe.report.kernels})
+    return Explanation.of(record, {row.name: row for row in recipe.report.kernels})
 
 
 def explain_artefact(path: Path) -> Explanation:

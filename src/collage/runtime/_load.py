@@ -52,7 +52,7 @@ def load(
     If the artefact has more threads than this process may use processors, kernels use fewer threads.
 
     Args:
-        path: The artefact: a folder, a zip, or a URL of one such as ``s3://bucket/m.collage`` or ``store://resnet50``.
+        path: The artefact: a folder, a zip, or a URL of one such as ``s3://bucket/m.collage``.
         toolchains: The registry of its toolchains.
         contexts: Number of runs that may go on at the same time; see ``Executable``.
         rebuild: Build every kernel from the model, and load no compiled code of the artefact. For artefacts of people whose

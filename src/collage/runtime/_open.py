@@ -178,7 +178,7 @@ def read_inputs(artefact: str | Path) -> Sequence[Port] | None:
 def _fetched(place: str | Path) -> Iterator[Path]:
     with scratch() as folder:
         url = url_of(place)
-        path = Path(place) if url is None else download(url, folder) or folder
+        path = Path(place) if url is None else download(url, folder)
         if not path.exists():
             raise UsageError(f"{place} does not exist")
         yield path

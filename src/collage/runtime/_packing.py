@@ -1,4 +1,4 @@
-"""Packing: several artefacts become one, one of them is taken out, and artefacts are put into the store."""
+"""Packing: several artefacts become one, and one of them is taken out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from collage._errors import ArtefactError, UsageError
+from collage._errors import UsageError
 from collage.runtime._artefact import write_files
 from collage.runtime._manifest import MANIFEST, verify_bytes
 from collage.runtime._open import unpacked
@@ -23,10 +23,9 @@ from collage.runtime._pack import (
     verify_others,
     why_not_together,
 )
-from collage.store import Store
 from collage.system.scratch import scratch
 
-__all__ = ["fetch", "pack", "stored", "unpack_plan"]
+__all__ = ["pack", "unpack_plan"]
 
 
 def pack(artefacts: Sequence[str | Path], path: str | Path) -> tuple[PackedPlan, ...]:
@@ -91,36 +90,6 @@ def unpack_plan(artefact: str | Path, path: str | Path, machine: str) -> PackedP
         files = [plain / name for name in found[0].files]
         write_files(Path(path), MANIFEST, (plain / MANIFEST).read_bytes, files)
         return found[0]
-
-
-def stored(artefact: str | Path, store: Store, name: str) -> str:
-    """Verify an artefact and put it into a store; a zip is stored as the files in it. Return its digest.
-
-    Raises:
-        UsageError: The store cannot be written, or the name is not a name.
-        ArtefactError: The artefact is damaged.
-    """
-    with unpacked(artefact) as folder, ExitStack() as stack:
-        _verified(folder, stack)
-        return store.put({entry.name: Path(entry.path) for entry in os.scandir(folder)}, name)
-
-
-def fetch(store: Store, reference: str, path: str | Path) -> str:
-    """Write an artefact of a store to a folder or a zip. Return its digest.
-
-    Raises:
-        UsageError: There is no such artefact, or the path cannot be written.
-        ArtefactError: A byte of it was changed.
-    """
-    with scratch() as folder:
-        digest = store.get(reference, folder)
-        names = sorted(entry.name for entry in os.scandir(folder))
-        heads = [name for name in (PACK, MANIFEST) if name in names]
-        if not heads:
-            raise ArtefactError(f"{reference} in {store} is not an artefact")
-        files = [folder / name for name in names if name != heads[0]]
-        write_files(Path(path), heads[0], (folder / heads[0]).read_bytes, files)
-    return digest
 
 
 def _verified(folder: Path, stack: ExitStack) -> list[tuple[PackedPlan, Path]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from collections.abc import Sequence
@@ -25,7 +26,8 @@ class KernelTime:
         median_us: Median over the runs.
         p10_us: Tenth percentile.
         p90_us: Ninetieth percentile.
-        share: Share of the total time, 0 to 1.
+        share: Share of the whole run, 0 to 1, with the hand-over of values to the next kernel. The shares of kernels that run
+            one after the other add up to 1.
     """
 
     name: str
@@ -63,11 +65,13 @@ class Profile:
         """
         total_us = statistics.median(totals_ns) * 1e-3
         kernels = []
+        parts = [_shares(run, total) for run, total in zip(runs, totals_ns, strict=True)]
         for position, record in enumerate(records):
             times = sorted((run[position][1] - run[position][0]) * 1e-3 for run in runs)
             median_us = statistics.median(times)
             low, high = times[len(times) // 10], times[-1 - len(times) // 10]
-            kernels.append(KernelTime(record.name, record.target, median_us, low, high, median_us / total_us))
+            share = statistics.median(part[position] for part in parts)
+            kernels.append(KernelTime(record.name, record.target, median_us, low, high, share))
         spent = (total - _covered(run) for run, total in zip(runs, totals_ns, strict=True))
         overhead_us = statistics.median(spent) * 1e-3
         return cls(tuple(kernels), total_us, overhead_us, tuple(tuple(run) for run in runs))
@@ -120,6 +124,16 @@ class Profile:
         ]
         whole = f"{'whole run':<{width}}  {self.total_us:>10.1f} µs"
         return "\n".join([*lines, f"{whole}  of which {self.overhead_us:.1f} µs between kernels"])
+
+
+def _shares(spans: Sequence[Span], total_ns: int) -> list[float]:
+    """Return the share of each kernel in one run: of one after the other, from its start to the start of the next one."""
+    starts = [began for began, _ in spans]
+    if any(ended > following for (_, ended), following in zip(spans, starts[1:], strict=False)):
+        return [(ended - began) / total_ns for began, ended in spans]
+    # What lies outside all kernels is mostly before the first one: reading the caller's inputs.
+    bounds = [spans[-1][1] - total_ns, *starts[1:], spans[-1][1]] if spans else []
+    return [(after - before) / total_ns for before, after in itertools.pairwise(bounds)]
 
 
 def _covered(spans: Sequence[Span]) -> int:

@@ -35,7 +35,7 @@ def one_line(recipe: Recipe) -> str:
     if recipe.branches > 1:
         parts.append(f"{recipe.branches} branches side by side")
     report, returned = recipe.report, recipe.report.returned
-    time = None if returned is None else returned.measured_us or returned.alone_us
+    time = None if returned is None else returned.measured_us
     if time is not None:
         parts.append(f"{time.median * 1e-3:.3f} ms when compiled")
     for over, words in _GAINS:
@@ -49,12 +49,12 @@ def html_table(recipe: Recipe) -> str:
     told = recipe.report.kernels
     rows = []
     for position, kernel in enumerate(recipe.kernels[:_MOST_ROWS]):
-        time_us = told[position].estimate_us if position < len(told) else None
+        time_us = told[position].time_us if position < len(told) else None
         cells = (_text(kernel.name), ", ".join(map(_text, kernel.targets)), "" if time_us is None else f"{time_us:.1f}")
         rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
     if (left := len(recipe.kernels) - _MOST_ROWS) > 0:
         rows.append(f'<tr><td colspan="3">and {left} more</td></tr>')
-    head = "<tr><th>kernel</th><th>target</th><th>µs, alone</th></tr>"
+    head = "<tr><th>kernel</th><th>target</th><th>µs</th></tr>"
     line = html.escape(one_line(recipe))
     return f"<p><b>collage.Executable</b>: {line}</p><table>{head}{''.join(rows)}</table>"
 

@@ -10,25 +10,21 @@ Strategies are made of these functions:
 * `placed_shortest_path`, `lazy_placed_path`: candidates on several devices, with copies between them.
 * `overlapping_covers`: the same where devices work at once, and the end counts, not the sum.
 * `stages_of`: parts of a graph that may run side by side, before any kernels are chosen.
-* `exact_cover`: the same as a constraint programme (extra ``exact``).
 """
 
 from __future__ import annotations
 
 from collage.search._branches import Stage, stages_of, with_joined
 from collage.search._evolution import EvolutionaryStrategy
-from collage.search._exact import exact_cover
-from collage.search._guard import refine_or_leave, run_or_fall_back
-from collage.search._label_search import wide_shortest_path
 from collage.search._lazy import LazyOptions, lazy_shortest_path
 from collage.search._overlap import overlapping_covers
 from collage.search._placed import lazy_placed_path, placed_shortest_path
 from collage.search._quotient import find_cycle, kernel_successors
-from collage.search._refinement import CoverTimer, RefiningStrategy
+from collage.search._refinement import CoverTimer, RefiningStrategy, refine_or_leave
 from collage.search._registry import STRATEGY_GROUP, StrategyRegistry, strategies
 from collage.search._schedule import makespan_s
 from collage.search._shortest_path import k_best, shortest_path
-from collage.search._strategies import ExhaustiveStrategy, LazyStrategy, WideStrategy
+from collage.search._strategies import ExhaustiveStrategy, LazyStrategy, WideStrategy, run_or_fall_back
 from collage.search._strategy import (
     CostSource,
     SearchLimits,
@@ -48,6 +44,7 @@ from collage.search._values import (
     SearchResult,
     SearchStatistics,
 )
+from collage.search._wide import wide_shortest_path
 
 __all__ = [
     "STRATEGY_GROUP",
@@ -74,7 +71,6 @@ __all__ = [
     "Transfer",
     "WideStrategy",
     "copies_of",
-    "exact_cover",
     "find_cycle",
     "k_best",
     "kernel_successors",

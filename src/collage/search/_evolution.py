@@ -17,12 +17,12 @@ from typing import Any, Generic
 
 from collage.cost.cost import Cost
 from collage.graph import iterate_bits
-from collage.search._label_search import wide_shortest_path
 from collage.search._refinement import CoverTimer
 from collage.search._shortest_path import k_best, shortest_path
 from collage.search._strategies import LazyStrategy
 from collage.search._strategy import CostSource, SearchProblem
 from collage.search._values import C, Partitioning
+from collage.search._wide import wide_shortest_path
 
 __all__ = ["EvolutionaryStrategy", "Genome", "Population"]
 

@@ -16,12 +16,13 @@ from typing import Generic
 import numpy as np
 
 from collage.cost.cost import Cost, CostLike
-from collage.search._dijkstra import DEFAULT_MAX_STATES, Found, Path, find_paths
-from collage.search._label_search import Flow, find_wide
+from collage.search._dijkstra import DEFAULT_MAX_STATES, find_paths
+from collage.search._labels import Found, Path
 from collage.search._problem import Floats, Ints, Problem
 from collage.search._results import as_partitioning, no_cover
 from collage.search._values import C, DependencyGraph, NoCover, SearchResult, SearchStatistics
 from collage.search._weights import Weights
+from collage.search._wide import Flow, find_wide
 
 __all__ = ["LazyOptions", "LazySearch", "lazy_shortest_path"]
 

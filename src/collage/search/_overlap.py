@@ -24,7 +24,7 @@ import numpy as np
 from collage.cost.cost import Cost
 from collage.graph import iterate_bits
 from collage.search._bounds import Heads, first_prices
-from collage.search._dijkstra import Edges
+from collage.search._labels import Edges
 from collage.search._problem import Ints, Problem, trailing_ones
 from collage.search._schedule import makespan_s
 from collage.search._transfers import P, Transfer, places_of, read_on

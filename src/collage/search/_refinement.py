@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
-from collage.search._strategy import CostSource, SearchProblem
+from collage.search._strategy import CostSource, SearchProblem, StrategyFault, why_at_fault, why_no_cover
 from collage.search._values import C, Candidate
 
-__all__ = ["CoverTimer", "RefiningStrategy"]
+__all__ = ["CoverTimer", "RefiningStrategy", "refine_or_leave"]
 
 D = TypeVar("D", bound=Candidate, contravariant=True)
 
@@ -56,3 +56,25 @@ class RefiningStrategy(Protocol):
             timer: Times covers.
         """
         ...
+
+
+def refine_or_leave(
+    strategy: RefiningStrategy,
+    problem: SearchProblem[C],
+    costs: CostSource[C],
+    seeds: Sequence[Sequence[C]],
+    timer: CoverTimer[C],
+) -> tuple[list[tuple[C, ...]], str | None]:
+    """Run the second phase of a strategy, and check the covers that it proposes.
+
+    Returns:
+        The covers; and the fault of the strategy, if it has one. Then there are no covers.
+    """
+    try:
+        proposed = list(map(tuple, strategy.refine(problem, costs, seeds, timer)))
+        for cover in proposed:
+            if (reason := why_no_cover(problem, cover)) is not None:
+                raise StrategyFault(f"search strategy {strategy.name!r} proposed a plan that {reason}")
+    except (Exception, SystemExit) as error:
+        return [], f"{why_at_fault(strategy.name, error)} in its second phase, which is left out"
+    return proposed, None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from collage.cost.cost import Cost, CostLike
-from collage.search._dijkstra import Found, Path
+from collage.search._labels import Found, Path
 from collage.search._problem import Problem
 from collage.search._values import C, NoCover, Partitioning, SearchStatistics
 from collage.search._weights import Weights

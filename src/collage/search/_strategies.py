@@ -10,14 +10,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from collage.search._label_search import Flow
 from collage.search._lazy import LazyOptions, lazy_shortest_path
 from collage.search._placed import lazy_placed_path
 from collage.search._problem import Problem
-from collage.search._strategy import CostSource, SearchLimits, SearchProblem, measure_all
+from collage.search._strategy import (
+    CostSource,
+    SearchLimits,
+    SearchProblem,
+    SearchStrategy,
+    measure_all,
+    run_strategy,
+    why_at_fault,
+)
 from collage.search._values import C, SearchResult
+from collage.search._wide import Flow
 
-__all__ = ["ExhaustiveStrategy", "LazyStrategy", "WideStrategy"]
+__all__ = ["ExhaustiveStrategy", "LazyStrategy", "WideStrategy", "run_or_fall_back"]
 
 _CHARGES = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0)
 """Plans of few new kernels are looked for first, see ``LazyOptions``. Found by searching simulated costs of real models:
@@ -103,3 +111,17 @@ class WideStrategy(LazyStrategy):
 
 def _unknown(problem: SearchProblem[C], costs: CostSource[C]) -> int:
     return sum(costs.known_cost(candidate) is None for candidate in problem.candidates)
+
+
+def run_or_fall_back(
+    strategy: SearchStrategy, problem: SearchProblem[C], costs: CostSource[C], limits: SearchLimits
+) -> SearchResult[C]:
+    """Run a strategy and check its result. If either fails, run the lazy strategy, and say why in the result."""
+    if type(strategy) is LazyStrategy:
+        return run_strategy(strategy, problem, costs, limits)
+    try:
+        return run_strategy(strategy, problem, costs, limits)
+    except (Exception, SystemExit) as error:
+        # A failure of measuring itself comes up again in the lazy search, and ends it.
+        fault = f"{why_at_fault(strategy.name, error)}; the strategy 'lazy' ran instead"
+    return replace(run_strategy(LazyStrategy(), problem, costs, limits), faults=(fault,))

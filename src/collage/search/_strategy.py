@@ -22,9 +22,11 @@ __all__ = [
     "SearchLimits",
     "SearchProblem",
     "SearchStrategy",
+    "StrategyFault",
     "measure_all",
     "result_of_cover",
     "run_strategy",
+    "why_at_fault",
     "why_no_cover",
     "why_wrong",
 ]
@@ -130,20 +132,35 @@ class SearchStrategy(Protocol):
         ...
 
 
+class StrategyFault(CollageError):
+    """A strategy returned something that is not what the contract asks for."""
+
+
 def run_strategy(
     strategy: SearchStrategy, problem: SearchProblem[C], costs: CostSource[C], limits: SearchLimits
 ) -> SearchResult[C]:
     """Run a strategy, check that its result is a cover that can be run, and note the strategy's name in it.
 
     Raises:
-        CollageError: The result is not a cover of measured candidates, or its kernels feed each other in a ring.
+        StrategyFault: The result is not a cover of measured candidates, or its kernels feed each other in a ring.
     """
     result = strategy.run(problem, costs, limits)
+    if not isinstance(result, SearchResult) or not isinstance(result.statistics, SearchStatistics):
+        raise StrategyFault(
+            f"search strategy {strategy.name!r} returned a {type(result).__name__} that is not a SearchResult with statistics"
+        )
     if result.partitioning is not None:
         fault = why_wrong(problem, costs, result.partitioning)
         if fault is not None:
-            raise CollageError(f"search strategy {strategy.name!r} returned a partitioning that {fault}; it is faulty")
+            raise StrategyFault(f"search strategy {strategy.name!r} returned a partitioning that {fault}")
     return replace(result, strategy=strategy.name)
+
+
+def why_at_fault(strategy: str, error: BaseException) -> str:
+    """Return what a strategy did wrong."""
+    if isinstance(error, StrategyFault):
+        return str(error)
+    return f"search strategy {strategy!r} raised {type(error).__name__}: {error}"
 
 
 def why_no_cover(problem: SearchProblem[Any], cover: Sequence[Candidate]) -> str | None:

@@ -7,9 +7,11 @@ it gets one. The cost of a cover does not depend on the order in which its kerne
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import Any
 
 from collage.graph import iterate_bits
+from collage.search._problem import Problem
 from collage.search._transfers import Transfer
 from collage.search._weights import Weights
 
@@ -25,9 +27,10 @@ TensorLocations = tuple[tuple[int, Where], ...]
 
 
 class CopyPlan:
-    """The cost of bringing values to the places where kernels read them."""
+    """The cost of bringing values to the places where kernels read them: an algebra of labels."""
 
-    def __init__(self, weights: Weights, transfers: Sequence[Transfer]) -> None:
+    def __init__(self, problem: Problem[Any], weights: Weights, transfers: Sequence[Transfer]) -> None:
+        self._devices = [candidate.device for candidate in problem.candidates]
         self._transfers = transfers
         self._homes = [_NOWHERE if t.home is None or t.producer is not None else t.home for t in transfers]
         self._delivered = [sum(1 << device for device in t.delivered) for t in transfers]
@@ -45,7 +48,8 @@ class CopyPlan:
         self._borders: dict[int, tuple[list[int], list[tuple[int, int | None]]]] = {}
         self._excess = lru_cache(maxsize=1 << 16)(self._find_excess)
 
-    def at_first(self) -> int:
+    @cached_property
+    def first_weight(self) -> int:
         """Weight of copies that every placement needs: inputs that are outputs somewhere else."""
         owed = 0
         for number, home in enumerate(self._homes):
@@ -55,24 +59,15 @@ class CopyPlan:
                 owed += price
         return owed
 
-    def place(
-        self, whereabouts: TensorLocations, bits: int, device: int, covered: int
+    def extend(
+        self, memory: TensorLocations, candidate: int, bits: int, covered: int
     ) -> tuple[int, TensorLocations] | None:
-        """Places a kernel.
-
-        Args:
-            whereabouts: Locations of values before this choice.
-            bits: The kernel's nodes.
-            device: The device that it runs on.
-            covered: The covered set with it.
-
-        Returns:
-            The weight of the copies that it causes, and the whereabouts after; None if a copy is impossible.
-        """
+        """Return the weight of the copies that a kernel causes, and the locations after it; None if one is impossible."""
+        device = self._devices[candidate]
         made, read = self._border(bits)
         if not made and not read:
-            return 0, whereabouts
-        places = dict(whereabouts)
+            return 0, memory
+        places = dict(memory)
         owed = 0
         for number in made:
             _, wanted = places.get(number, (_NOWHERE, self._delivered[number]))

@@ -15,13 +15,10 @@ from typing import Any
 
 from collage._errors import CollageError, UsageError
 
-__all__ = ["DRAFT", "STORE", "FileSystem", "shown", "telling", "url_of"]
+__all__ = ["FileSystem", "shown", "telling", "url_of"]
 
-DRAFT = ".draft"
+_DRAFT = ".draft"
 """End of the names of files that are being written. A killed process leaves one behind."""
-
-STORE = "store"
-"""Scheme of the store itself: ``store://resnet50``."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
 _SECRET = re.compile(r"//[^/@]*@")
@@ -93,10 +90,6 @@ class FileSystem:
         self._is_whole = not _WHOLE_OBJECTS.isdisjoint(protocols)
         self._is_local = not frozenset(_LOCAL).isdisjoint(protocols)
 
-    def at(self, *parts: str) -> str:
-        """Return the path of something below the URL."""
-        return "/".join([self.path.rstrip("/"), *parts])
-
     def size(self, path: str) -> int | None:
         """Return the size of a file, None if there is none."""
         try:
@@ -105,21 +98,6 @@ class FileSystem:
         except FileNotFoundError:
             return None
         return int(found["size"] or 0) if found.get("type") == "file" else None
-
-    def age_s(self, path: str, now_s: float) -> float | None:
-        """Return the seconds since a file was written, None if the file system does not tell."""
-        with suppress(FileNotFoundError, NotImplementedError, KeyError, TypeError):
-            return now_s - float(self._fs.modified(path).timestamp())
-        return None
-
-    def files(self, path: str) -> dict[str, int]:
-        """Return the paths of all files below a folder, and their sizes."""
-        self._fs.invalidate_cache()
-        try:
-            found = self._fs.find(path, detail=True)
-        except FileNotFoundError:
-            return {}
-        return {str(name): int(info["size"] or 0) for name, info in found.items() if info.get("type") == "file"}
 
     def open(self, path: str) -> Any:
         """Open a file for reading its bytes."""
@@ -137,7 +115,7 @@ class FileSystem:
             return
         parent, _, name = path.rpartition("/")
         self._fs.makedirs(parent, exist_ok=True)
-        draft = f"{parent}/.{name[:100]}.{secrets.token_hex(8)}{DRAFT}"
+        draft = f"{parent}/.{name[:100]}.{secrets.token_hex(8)}{_DRAFT}"
         try:
             self._fs.put_file(str(source), draft)
             if self._is_local:

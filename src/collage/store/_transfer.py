@@ -5,46 +5,40 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from collage._errors import UsageError
-from collage.store._copies import copy_verified
-from collage.store._objects import Store, check_name
-from collage.store._places import STORE, FileSystem, shown, telling
+from collage._errors import ArtefactError, UsageError
+from collage.store._places import FileSystem, shown, telling
 from collage.system.scratch import scratch
 
-__all__ = ["check_writable", "download", "stored_name", "upload"]
+__all__ = ["check_writable", "download", "upload"]
 
 _FILE = "artefact"
+_BLOCK_BYTES = 1 << 22
 
 
-def stored_name(url: str) -> str | None:
-    """Return the object that a URL names in the content-addressed store; None if it is another kind of URL."""
-    return url.removeprefix(f"{STORE}://") if url.startswith(f"{STORE}://") else None
-
-
-def download(url: str, folder: Path) -> Path | None:
-    """Download the artefact at a URL into an empty folder.
-
-    Returns:
-        The file. None if the URL names an artefact of the store, whose files are then in the folder.
+def download(url: str, folder: Path) -> Path:
+    """Download the file at a URL into an empty folder, and return it.
 
     Raises:
         UsageError: There is nothing at the URL, or it cannot be read.
-        ArtefactError: Its bytes are not those that were stored.
+        ArtefactError: It has another size than the file system states.
     """
-    if (name := stored_name(url)) is not None:
-        Store().get(name, folder)
-        return None
-    source = FileSystem(url)
+    source, target, copied = FileSystem(url), folder / _FILE, 0
     with telling("read", url):
         size = source.size(source.path)
         if size is None:
             raise UsageError(f"{shown(url)} does not exist, or is a folder; an artefact at a URL is one file, a zip")
-        copy_verified(source, source.path, folder / _FILE, size)
-    return folder / _FILE
+        with source.open(source.path) as reader, target.open("xb") as writer:
+            # Not more than is stated: the disk of this machine is not the file's to fill.
+            while copied <= size and (block := reader.read(_BLOCK_BYTES)):
+                copied += writer.write(block)
+    if copied != size:
+        target.unlink()
+        raise ArtefactError(f"{shown(url)} has another size than the {size} bytes that are stated")
+    return target
 
 
 def upload(file: Path, url: str) -> None:
-    """Write a file to a URL that is not of the store.
+    """Write a file to a URL.
 
     Raises:
         UsageError: It cannot be written.
@@ -63,13 +57,8 @@ def check_writable(url: str) -> None:
     Raises:
         UsageError: Nothing can be written there.
     """
-    if (name := stored_name(url)) is not None:
-        check_name(name)
-        place = Store().place
-        probe = place.at(f"{secrets.token_hex(8)}.probe")
-    else:
-        place = FileSystem(url)
-        probe = f"{place.path}.{secrets.token_hex(8)}.probe"
+    place = FileSystem(url)
+    probe = f"{place.path}.{secrets.token_hex(8)}.probe"
     with telling("write", url), scratch() as folder:
         empty = folder / "probe"
         empty.write_bytes(b"")

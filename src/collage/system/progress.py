@@ -17,12 +17,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["Progress", "ProgressEvent", "is_notebook", "shown"]
+__all__ = ["Note", "Progress", "ProgressEvent", "is_notebook", "shown"]
 
 _LOGGER = logging.getLogger("collage.progress")
 _PLAIN_EVERY_S = 2.0
 _SHARE_OF_MEASURING = 0.95
 """Share of a time budget after which measuring stops. The rest is for writing the report and the artefact."""
+
+
+class Note(str):
+    """A line of progress that stays on the screen."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +163,10 @@ def shown(clean: Callable[[str], str] = str) -> Iterator[Callable[[object], None
         with console.status(clock):
 
             def update(event: object) -> None:
-                clock.text = clean(str(event))
+                if (note := _note_of(event)) is not None:
+                    console.print(clean(note), markup=False, highlight=False)
+                else:
+                    clock.text = clean(str(event))
 
             yield update
         return
@@ -165,10 +174,19 @@ def shown(clean: Callable[[str], str] = str) -> Iterator[Callable[[object], None
 
     def write(event: object) -> None:
         nonlocal last
-        now = time.monotonic()
-        if now - last >= _PLAIN_EVERY_S:
+        now, note = time.monotonic(), _note_of(event)
+        if note is None and now - last >= _PLAIN_EVERY_S:
             last = now
             sys.stderr.write(f"[{now - began:5.0f} s] {clean(str(event))}\n")
             sys.stderr.flush()
+        elif note is not None:
+            sys.stderr.write(f"{clean(note)}\n")
+            sys.stderr.flush()
 
     yield write
+
+
+def _note_of(event: object) -> str | None:
+    """Return the line of an event that stays on the screen; None for a step."""
+    text = event.text if isinstance(event, ProgressEvent) else event
+    return str(text) if isinstance(text, Note) else None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from collage._errors import UsageError
 
-__all__ = ["cache_folder", "data_folder"]
+__all__ = ["cache_folder"]
 
 
 def cache_folder(remedy: str) -> Path:
@@ -19,18 +19,9 @@ def cache_folder(remedy: str) -> Path:
     Raises:
         UsageError: The user has no home folder, as a container's user that has only a number.
     """
-    return _within("XDG_CACHE_HOME", Path(".cache"), remedy)
-
-
-def data_folder(remedy: str) -> Path:
-    """Return Collage's folder in the user's data folder; otherwise like ``cache_folder``."""
-    return _within("XDG_DATA_HOME", Path(".local", "share"), remedy)
-
-
-def _within(variable: str, usual: Path, remedy: str) -> Path:
-    if told := os.environ.get(variable):
-        return Path(told) / "collage"
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder) / "collage"
     try:
-        return Path.home() / usual / "collage"
+        return Path.home() / ".cache" / "collage"
     except RuntimeError:
-        raise UsageError(f"this user has no home folder: set HOME or {variable}, or {remedy}") from None
+        raise UsageError(f"this user has no home folder: set HOME or XDG_CACHE_HOME, or {remedy}") from None

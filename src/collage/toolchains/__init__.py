@@ -37,6 +37,7 @@ from collage.toolchains._kernels import (
 )
 from collage.toolchains._registry import Registry, choose_menu, option_values, registry
 from collage.toolchains._revision import revision_of
+from collage.toolchains.onnxruntime.stepwise import Perturbation, StepwiseModel
 from collage.toolchains.onnxruntime.unoptimised import OriginalSession, UnoptimisedModel
 from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES, aligned_bytes, size_bytes
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, importing_here
@@ -67,9 +68,11 @@ __all__ = [
     "OriginalSession",
     "PassError",
     "PatternEntry",
+    "Perturbation",
     "Profiler",
     "Recording",
     "Registry",
+    "StepwiseModel",
     "Support",
     "TargetError",
     "Toolchain",

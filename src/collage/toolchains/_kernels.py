@@ -82,6 +82,10 @@ def kernel_for(toolchain: Toolchain, kernel: ir.Model, target: Target) -> ir.Mod
 
 def support_for(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:
     """Return if a toolchain takes an operator, as it stands or as several of ONNX's own. Never raises."""
+    if (
+        node.domain == "collage"
+    ):  # The domain of kernels, see ``graph.KERNEL_DOMAIN``, which loading a kernel does not need.
+        return Support(False, "it is a kernel that was made earlier")
     if not _checks_indices(toolchain, target):
         from collage.toolchains._index_checks import refusal
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -183,14 +184,24 @@ class CrashReproducer(PassInstrument):
         self._folder.mkdir(parents=True, exist_ok=True)
         ir.save(given, self._folder / "model.onnx")
         level, disabled = self._context.opt_level, sorted(self._context.disabled_pass)
+        text, lost = _as_text(info)
         lines = [
-            f"collage inspect model.onnx --passes {info.name} --opt-level {level}"
+            f"collage inspect model.onnx --passes {shlex.quote(text)} --opt-level {level}"
             + "".join(f" --disable-pass {name}" for name in disabled)
             + "".join(f" --pass-config {key}={value}" for key, value in self._context.config.items()),
             f"failed with {type(error).__name__}: {error}",
+            *(f"the option {name} of {info.name} cannot be written as text" for name in lost),
         ]
         (self._folder / "pipeline.txt").write_text("\n".join(lines) + "\n")
         self.written = self._folder
+
+
+def _as_text(info: PassInfo) -> tuple[str, list[str]]:
+    """Return a pass with its options as `parse_pipeline` reads it, and the options that cannot be written so."""
+    texts = {name: str(value) for name, value in info.options.items() if isinstance(value, str | int | float)}
+    texts = {name: text for name, text in texts.items() if not set(text) & set(",{}=")}
+    options = ",".join(f"{name}={text}" for name, text in texts.items())
+    return info.name + (f"{{{options}}}" if options else ""), [name for name in info.options if name not in texts]
 
 
 def op_counts(model: ir.Model) -> Counter[str]:

@@ -9,12 +9,14 @@ that another one requires by their names, and a name refers to a pass.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import onnx_ir as ir
 
@@ -59,11 +61,22 @@ class Pass(ABC):
 
     is_traced = True
     """True if tracing functions see the pass. Sequences are not traced, their members are."""
+    _made_with: Mapping[str, Any] = {}
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        """Note the arguments that a pass is made with, for `PassInfo.options`."""
+        made = super().__new__(cls)
+        with contextlib.suppress(TypeError, ValueError):  # Wrong arguments are the constructor's own affair.
+            bound = inspect.signature(cls.__init__).bind(made, *arguments, **options).arguments
+            made._made_with = dict(list(bound.items())[1:])
+        return made
 
     def __init__(self, info: PassInfo) -> None:
         note_name(info.name)
         _REQUIRED.update(info.required)
-        self.info = info
+        # A pass that is given its facts is a function with a name, which says it all.
+        is_named = any(value is info for value in self._made_with.values())
+        self.info = info if is_named or not self._made_with else replace(info, options=self._made_with)
 
     def __call__(self, model: ir.Model) -> ir.Model:
         """Run the pass, and the passes that it requires, under the current context.

@@ -169,20 +169,23 @@ class _Attention(RewriteRule):
     def callback(self, match: Match, op: Builder) -> _Replacement:
         """Attention on ``q``, ``k``, ``v``."""
         q, k, v = match["q"], match["k"], match["v"]
+        dims = [] if k.shape is None else list(k.shape)
         if self.keys in match:
             perm = list(match.node(self.keys).attributes.get_ints("perm", ()))
         else:
-            _check_swapped(k, match[self.merged], match[self.parted])
+            dims = _swapped_dims(k, match[self.merged], match[self.parted])
             perm = [0, 1, 3, 2]
         if match.node(self.softmax).attributes.get_int("axis", -1) not in (-1, 3):
             raise NotApplicable("the softmax is not along the keys")
-        scores = _scores_dims(q, k, v, perm)
+        scores = _scores_dims(q, dims, v, perm)
         masks = [match["mask"]] if "mask" in match else []
         for mask in masks:
             _check_mask(mask, scores)
         scale = math.prod(_factor(match, name) for name in ("scale", "q_scale", "k_scale"))
         if not 0 < scale < math.inf:
             raise NotApplicable(f"the scores are scaled by {scale}, which the operator does not do")
+        if k.shape is not None and len(k.shape) > len(dims):
+            k = op.Reshape(k, np.array([0, *dims[1:]], dtype=np.int64))
         swapped = [perm[0], perm[1], perm[3], perm[2]]
         keys = k if swapped == [0, 1, 2, 3] else op.Transpose(k, perm=swapped)
         return {match.root: op.Attention(q, keys, v, *masks, scale=scale)}
@@ -273,7 +276,9 @@ def _times(value: Pattern, name: str) -> Pattern:
     return value | multiplied | is_op("Div")(value, is_const(name=f"{name}_divisor"))
 
 
-def _scores_dims(q: ir.Value, k: ir.Value, v: ir.Value, perm: Sequence[int]) -> list[int | ir.SymbolicDim]:
+def _scores_dims(
+    q: ir.Value, key_dims: Sequence[int | ir.SymbolicDim], v: ir.Value, perm: Sequence[int]
+) -> list[int | ir.SymbolicDim]:
     """Batch, heads, length of the queries and of the keys, where all operands agree on them.
 
     Raises:
@@ -281,9 +286,9 @@ def _scores_dims(q: ir.Value, k: ir.Value, v: ir.Value, perm: Sequence[int]) -> 
     """
     if q.dtype not in _HALF_TO_SINGLE:
         raise NotApplicable(f"the operator may compute in single precision, which is too little for {q.dtype}")
-    if q.shape is None or k.shape is None or v.shape is None or not len(q.shape) == len(v.shape) == len(perm) == 4:
+    if q.shape is None or v.shape is None or not len(q.shape) == len(key_dims) == len(v.shape) == len(perm) == 4:
         raise NotApplicable("queries, keys and values are not of shape [N, heads, length, width]")
-    keys = [k.shape[axis] for axis in perm]
+    keys = [key_dims[axis] for axis in perm]
     if [q.shape[0], q.shape[1], keys[3]] != [keys[0], keys[1], v.shape[2]] or list(q.shape[:2]) != list(v.shape[:2]):
         raise NotApplicable(f"shapes {q.shape}, {keys} and {v.shape} differ in batch, heads or number of keys")
     dims = [q.shape[0], q.shape[1], q.shape[2], keys[3]]
@@ -292,18 +297,23 @@ def _scores_dims(q: ir.Value, k: ir.Value, v: ir.Value, perm: Sequence[int]) -> 
     return dims
 
 
-def _check_swapped(k: ir.Value, merged: ir.Value, parted: ir.Value) -> None:
-    """Refuse keys unless exactly their last two axes are swapped, possibly with batch and heads merged in between.
+def _swapped_dims(k: ir.Value, merged: ir.Value, parted: ir.Value) -> list[int | ir.SymbolicDim]:
+    """Return batch, heads, length and width of keys of which exactly the last two axes are swapped.
+
+    Batch and heads may be merged in between. The heads may be two axes: groups, and the queries that share one.
 
     Raises:
         NotApplicable: Something else is merged or parted, or a length is not known.
     """
-    heads, length, width = k.shape[1:] if k.shape is not None and len(k.shape) == 4 else (None, None, None)
-    between = None if merged.shape is None else list(merged.shape[1:])
-    after = None if parted.shape is None else list(parted.shape[1:])
-    is_known = all(isinstance(dim, int) and dim > 0 for dim in (heads, length, width))
-    if not is_known or between != [length, width] or after != [heads, width, length]:
-        raise NotApplicable(f"keys of shape {k.shape} become {merged.shape}, then {parted.shape}")
+    shape = [] if k.shape is None else list(k.shape)
+    inner = [dim for dim in shape[1:] if isinstance(dim, int) and dim > 0]
+    if len(shape) in (4, 5) and len(inner) == len(shape) - 1:
+        heads, length, width = math.prod(inner[:-2]), inner[-2], inner[-1]
+        between = None if merged.shape is None else list(merged.shape[1:])
+        after = None if parted.shape is None else list(parted.shape[1:])
+        if between == [length, width] and after == [heads, width, length]:
+            return [shape[0], heads, length, width]
+    raise NotApplicable(f"keys of shape {k.shape} become {merged.shape}, then {parted.shape}")
 
 
 def _check_mask(mask: ir.Value, scores: Sequence[int | ir.SymbolicDim]) -> None:

@@ -11,7 +11,7 @@ from collage.compiler.budget import SearchBudget
 from collage.compiler.refusals import over_time
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import summarise
-from collage.measure.comparison import ComparisonPlan
+from collage.measure.track import ComparisonPlan
 from collage.options import CompileOptions
 
 

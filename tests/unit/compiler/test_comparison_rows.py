@@ -28,9 +28,7 @@ def baseline(target: Target, outcome: Outcome, **more: Any) -> TargetBaseline:
     return TargetBaseline(target, HERE, {0: Support(True)}, (1,), (outcome,), **more)
 
 
-def rows_of(
-    plans: dict[str, FinalistResult | None], *found: TargetBaseline, best_single_s: float = 0.001
-) -> tuple[Row, ...]:
+def rows_of(plans: dict[str, FinalistResult | None], *found: TargetBaseline) -> tuple[Row, ...]:
     """The rows of a comparison that the first plan won, on a menu of what was found of targets."""
     made = [Plan(name, (), Target.parse(name) if "-" in name else None) for name in plans]
     standings = {name: standing for name, standing in plans.items() if standing is not None}
@@ -39,7 +37,6 @@ def rows_of(
     survey: Any = SimpleNamespace(
         problem=SimpleNamespace(menu=[each.target for each in found], tolerance=1e-3, is_bound=lambda _: False),
         precision=None,
-        best_single_s=best_single_s,
         baselines={each.target: each for each in found},
         is_right=lambda outcome: outcome.error is None or outcome.error <= 1e-3,
     )
@@ -59,7 +56,8 @@ def standing(name: str, ratio: tuple[float, float, float] | None, **more: Any) -
         (standing("mix 2", (1.0, 0.95, 1.1)), "tie"),
         (standing("mix 2", (0.9, 0.85, 0.95)), "undecided"),
         (standing("mix 2", None, lost=True), "slower"),
-        (standing("mix 2", None), "too slow"),
+        (standing("mix 2", None, slower=(2.0, 3.1)), "too slow"),
+        (standing("mix 2", None, slower=(2.0, 3.1), reason="and over a limit"), "too slow"),
         (standing("mix 2", None, status=Status.WRONG, reason="differs"), "wrong"),
         (standing("mix 2", None, status=Status.CRASH, reason="SIGSEGV"), "crashed"),
         (standing("mix 2", None, status=Status.TIMEOUT), "time-out"),
@@ -79,7 +77,6 @@ def test_every_plan_has_a_verdict(other: FinalistResult | None, verdict: str) ->
 @pytest.mark.parametrize(
     ("found", "verdict", "said"),
     [
-        (baseline(LEFT, Outcome(Status.OK, time=RACED)), "too slow", ""),
         (baseline(LEFT, Outcome(Status.OK, time=RACED, error=0.1)), "wrong", "differs by 1.0e-01"),
         (baseline(REDUCED, Outcome(Status.OK, time=RACED, error=0.1)), "over budget", "larger accuracy budget"),
         (baseline(LEFT, Outcome(Status.CRASH, "SIGSEGV")), "crashed", "SIGSEGV"),
@@ -98,16 +95,19 @@ def test_every_target_of_the_menu_has_a_row(found: TargetBaseline, verdict: str,
     assert all("--target" in warning and said in warning for warning in told)
 
 
-def test_a_reduced_target_that_was_passed_over_is_not_said_to_be_too_slow_to_be_raced() -> None:
-    found = baseline(REDUCED, Outcome(Status.OK, time=RACED))
-    for best_s, verdict in ((RACED.median_s / 2, "not raced"), (RACED.median_s / 3, "too slow")):
-        rows = rows_of({"mix 1": standing("mix 1", (1.0, 1.0, 1.0))}, found, best_single_s=best_s)
-        row = next(row for row in rows if row.target == str(REDUCED))
-        assert row.verdict == verdict
-        told = verdict_of(Report(winner="mix 1", rows=rows), row)
-        assert "when timed alone" in told
-        assert ("too slow" in told) == (verdict == "too slow")
-        assert ("not judged" in told) == (verdict == "not raced")
+def test_a_target_without_a_race_has_no_time_and_is_not_said_to_be_slow() -> None:
+    rows = rows_of({"mix 1": standing("mix 1", (1.0, 1.0, 1.0))}, baseline(REDUCED, Outcome(Status.OK, time=RACED)))
+    row = next(row for row in rows if row.target == str(REDUCED))
+    assert (row.verdict, row.time_us, row.measured_us) == ("not raced", None, None)
+    told = verdict_of(Report(winner="mix 1", rows=rows), row)
+    assert "not judged" in told and "slow" not in told
+
+
+def test_a_plan_that_is_left_out_is_shown_with_both_samples() -> None:
+    rows = rows_of({"mix 1": standing("mix 1", (1.0, 1.0, 1.0)), "mix 2": standing("mix 2", None, slower=(2.04, 3.1))})
+    assert "2.0 and 3.1 times as slow as the best in two samples" in verdict_of(
+        Report(winner="mix 1", rows=rows), rows[1]
+    )
 
 
 def test_a_refusal_of_a_target_that_is_used_is_not_a_warning() -> None:

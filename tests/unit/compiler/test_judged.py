@@ -59,6 +59,11 @@ def test_a_refused_single_leaves_room_for_slower_ones(asked: list[str]) -> None:
     assert asked == ["bytes", "rough"]
 
 
-def test_what_is_slower_than_the_exact_one_is_not_judged(asked: list[str]) -> None:
-    assert kept({"exact": 1.0, "rough": 2.0, "mix": 2.0}, EXACT_ONE, ROUGH_ONE, MIX) == ["exact"]
+def test_what_is_far_slower_than_the_exact_one_is_not_judged(asked: list[str]) -> None:
+    assert kept({"exact": 1.0, "rough": 2.6, "mix": 2.0}, EXACT_ONE, ROUGH_ONE, MIX) == ["exact"]
     assert asked == []
+
+
+def test_a_single_is_judged_where_times_alone_may_mislead(asked: list[str]) -> None:
+    assert kept({"exact": 1.0, "rough": 2.4}, EXACT_ONE, ROUGH_ONE) == ["exact", "rough"]
+    assert kept({"exact": 0.0001, "rough": 0.0014}, EXACT_ONE, ROUGH_ONE) == ["exact", "rough"]

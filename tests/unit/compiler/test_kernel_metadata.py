@@ -42,7 +42,7 @@ def test_calls_of_kernels_tell_target_time_share_and_operators(tmp_path: Path) -
         "time_us": "30",
         "share": "0.7500",
     }
-    assert second.doc_string == "1 operator on llvm -compiler=openvino, 0.01 ms measured alone: 1 Tanh"
+    assert second.doc_string == "1 operator on llvm -compiler=openvino, 0.01 ms of the run: 1 Tanh"
 
 
 def test_times_that_are_not_known_are_left_out(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.objective import choose_finals, stream_counts
 from collage.cost.objective import QUANTITIES, Figures, Limit
 from collage.cost.outcome import Status
-from collage.measure.comparison import ComparisonPlan
 from collage.measure.finalist import Finalist, FinalistResult
+from collage.measure.track import ComparisonPlan
 from collage.options import CompileOptions
 from collage.plan import Plan
 from collage.runtime import Recipe

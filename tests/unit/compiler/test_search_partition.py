@@ -26,7 +26,7 @@ class FakeSession:
         self.graph, self.is_placed_by_search, self.batch_size = chain(), False, 2
         defaults = {"search": "fast", "strategy": "lazy", "proves": False, "min_gain": 0.0}
         self.options = SimpleNamespace(**{**defaults, **options})
-        self.budget = SimpleNamespace(searching=nullcontext)
+        self.proves, self.min_gain, self.searching = self.options.proves, self.options.min_gain, nullcontext
         self.search_s_left = 60.0
         self.strategy_faults: tuple[str, ...] = ()
         self.measured: dict[Span, Cost] = {}

@@ -1,4 +1,4 @@
-"""One thread is tried for small models only, and stays on the menu where it is about as fast."""
+"""One thread is tried for small models only, on every target."""
 
 from __future__ import annotations
 
@@ -78,20 +78,17 @@ def result(survey: Survey) -> Survey:
     return with_one_thread(survey, session)
 
 
-def test_targets_that_come_near_follow_the_fastest(one_thread: dict[Target, float]) -> None:
-    one_thread |= {FAST: 0.0005, SLOW: 0.0007}
+def test_every_target_is_tried_however_slow_its_times_alone_are(one_thread: dict[Target, float]) -> None:
+    one_thread |= {FAST: 0.0019, SLOW: 0.0007, FAR: 0.02}
     got = result(surveyed({SLOW: 0.002, FAST: 0.001, FAR: 0.009, PLAIN: 0.001}))
-    assert got.problem.menu == (SLOW, FAST, FAR, PLAIN, *(t.with_options(threads="1") for t in (FAST, SLOW)))
+    assert got.problem.menu == (SLOW, FAST, FAR, PLAIN, *(t.with_options(threads="1") for t in (SLOW, FAST, FAR)))
     assert set(got.baselines) == set(got.problem.menu)
-    assert got.best_single_s == 0.0005
+    assert got.best_single_s == 0.0007
 
 
-def test_only_the_fastest_is_asked_where_it_loses(one_thread: dict[Target, float]) -> None:
-    one_thread |= {FAST: 0.0019}
-    survey = surveyed({SLOW: 0.002, FAST: 0.001})
-    asked: Any = survey.problem
+def test_a_variant_that_is_on_the_menu_is_not_tried_again(one_thread: dict[Target, float]) -> None:
+    survey = surveyed({FAST: 0.001, FAST.with_options(threads="1"): 0.001})
     assert result(survey) is survey
-    assert asked.asked == [FAST]
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,6 @@ def test_options_say_what_is_wrong_with_an_objective() -> None:
 
 def test_one_limit_may_be_a_text() -> None:
     assert read_limits("rss<=4MB") == (Limit("rss", 4e6, "rss<=4MB"),)
-    assert CompileOptions(limits=(Limit.parse("rss<=4MB"),)).weighs_bytes
-    assert not CompileOptions(limits=("p99<=4ms",)).weighs_bytes
     assert CompileOptions().is_plain and not CompileOptions(limits=("p99<=4ms",)).is_plain
 
 

@@ -17,11 +17,11 @@ from collage.target import DEVICE_TYPES, Target, register_device_type
 from collage.device import PlanDevices, SEScope, may_take, on_device, planned_scope
 import onnx_ir as ir
 
-register_device_type("ethosu", "ethos")
-register_device_type("ethosu", "ethos")
-register_device_type("ethosn", "ethos")
-print(Target.parse("ethosu -compiler=mine"), SEScope.parse("ethos:1"), SEScope.parse("ethosu -compiler=mine"))
-print(may_take(SEScope("ethos"), Target("ethosu", "mine")), may_take(SEScope("ethos"), Target("llvm")))
+register_device_type("ethos-u", "ethos")
+register_device_type("ethos-u", "ethos")
+register_device_type("ethos-n", "ethos")
+print(Target.parse("ethos-u -compiler=mine"), SEScope.parse("ethos:1"), SEScope.parse("ethos-u -compiler=mine"))
+print(may_take(SEScope("ethos"), Target("ethos-u", "mine")), may_take(SEScope("ethos"), Target("llvm")))
 text = '<ir_version: 10, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { h = Relu (x) y = Neg (h) }'
 model = ir.from_onnx_text(text)
 on_device(model.graph.node(0), "ethos")
@@ -33,9 +33,9 @@ for node in PlanDevices(["cpu:0", "ethos:0"], default="cpu")(model).graph:
 def test_a_toolchain_adds_a_kind_of_device() -> None:
     run = subprocess.run([sys.executable, "-c", NEW_KIND], capture_output=True, text=True, timeout=120)
     assert run.stdout.splitlines() == [
-        "ethosu -compiler=mine ethos:1 ethos[ethosu -compiler=mine]",
+        "ethos-u -compiler=mine ethos:1 ethos[ethos-u -compiler=mine]",
         "True False",
-        "Relu ethos:0[ethosu]",
+        "Relu ethos:0[ethos-u]",
         "device_copy cpu:0[llvm]",
         "Neg cpu:0[llvm]",
     ], run.stderr
@@ -43,7 +43,12 @@ def test_a_toolchain_adds_a_kind_of_device() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "device", "match"),
-    [("llvm", "gpu", "registered for 'cpu'"), ("My NPU", "npu", "is not a name"), ("npu", "", "is not a name")],
+    [
+        ("llvm", "gpu", "registered for 'cpu'"),
+        ("My NPU", "npu", "is not a name"),
+        ("npu", "", "is not a name"),
+        ("npu-", "npu", "is not a name"),
+    ],
 )
 def test_registrations_that_make_no_sense_are_refused(kind: str, device: str, match: str) -> None:
     with pytest.raises(TargetError, match=match):

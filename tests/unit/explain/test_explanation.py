@@ -11,16 +11,17 @@ import pytest
 from tests.unit.explain.records import ACME, LLVM, OPENVINO, full_record, row
 
 from collage._errors import UsageError
-from collage.explain import Explanation, KernelStatus, as_plain, record_of_report
-from collage.report import BodyKernelRow
+from collage.explain import Explanation, KernelStatus, TriedPlan, as_plain, record_of_report
+from collage.report import BodyKernelRow, KernelRow
 
 
 def test_kernels_of_bodies_stand_below_their_kernel() -> None:
     name = full_record().kernels[0].name
     inner = BodyKernelRow(f"{name}_body_acme_01_Add", ACME, "Add")
-    explanation = Explanation.of(full_record(), {name: (inner,)})
+    told = KernelRow(name, OPENVINO, bodies=(inner,), time_us=12.0, share=0.8)
+    explanation = Explanation.of(full_record(), {name: told})
     lines = str(explanation).splitlines()
-    assert lines[2].startswith(name)
+    assert lines[2].startswith(name) and "0.012" in lines[2] and "80%" in lines[2]
     assert lines[3].split() == [inner.name, "Add", "acme"]
     assert explanation.to_json()["kernels"][0]["bodies"][0]["target"] == ACME
 
@@ -33,7 +34,7 @@ def explanation() -> Explanation:
 def test_kernels_come_with_their_runner_ups_and_margins(explanation: Explanation) -> None:
     first, second = explanation.kernels
     assert (first.operators, first.chosen.kernel.target) == ("Conv, Relu", OPENVINO)
-    assert first.share == pytest.approx(0.8)
+    assert first.share is None, "times alone are no shares of a run"
     assert [(r.kernel.target, r.margin) for r in first.runner_ups] == [(LLVM, pytest.approx(0.25))]
     assert [(r.kernel.target, r.kernel.is_measured) for r in second.runner_ups] == [(ACME, True), (OPENVINO, False)]
     assert [r.margin for r in second.runner_ups] == [pytest.approx(0.3), pytest.approx(2.0)]
@@ -92,8 +93,8 @@ def test_an_author_learns_why_not_what_was_wrong_and_what_it_would_have_to_cost(
     (acme,) = explanation.target("acme")
     assert acme.counts == {"wrong": 1, "failed": 1, "measured": 1}
     assert acme.why_not == (
-        "its nearest kernel is Resize, Add, which took 0.130 ms and would have to take less than 0.100 ms by the expected "
-        "times of other kernels, so be 1.30 times as fast; 2 of its kernels were wrong or failed"
+        "by the search's costs its nearest kernel is Resize, Add, at 0.130 ms, and would have to take less than 0.100 ms by "
+        "the expected times of other kernels, so be 1.30 times as fast; 2 of its kernels were wrong or failed"
     )
     assert [row.reason for row in acme.wrong] == ["differs by 4.5e-01", "crash: signal 11"]
     text = str(acme)
@@ -189,8 +190,25 @@ def test_the_most_hopeful_kernel_is_named_with_its_promise() -> None:
     assert "of those not measured, Conv promised most: 1.0% of the plan" in acme.why_not
 
 
+def test_a_target_that_was_raced_is_told_its_time_in_the_race() -> None:
+    record = full_record()
+    plans = (
+        TriedPlan("mix 1", (OPENVINO, LLVM), 2, "ok", None, 10.0, is_returned=True),
+        TriedPlan("acme", (ACME,), 1, "ok", None, 12.5, is_single=True),
+    )
+    (acme,) = Explanation.of(replace(record, plans=plans)).target("acme")
+    assert acme.why_not.startswith("alone it took 0.0125 ms end to end, 1.25 times the time of the returned plan")
+    left = replace(
+        plans[1], measured_us=None, reason="2.0 and 2.1 times as slow as the best in two samples of this race"
+    )
+    (acme,) = Explanation.of(replace(record, plans=(plans[0], left))).target("acme")
+    assert acme.why_not.startswith("alone it was left out: 2.0 and 2.1 times as slow")
+
+
 def test_equal_candidates_are_shown_once_and_a_hopeless_one_is_told_so() -> None:
     rows = tuple(row(range(i, i + 1), ACME, time_us=5.0, limit_us=0.0) for i in (0, 0, 0))
     (acme,) = Explanation.of(replace(full_record(), tried=rows)).target("acme")
     assert len(acme.chances) == 1
-    assert acme.why_not == "its nearest kernel is Conv, which took 0.0050 ms and would not be chosen if it took no time"
+    assert acme.why_not == (
+        "by the search's costs its nearest kernel is Conv, at 0.0050 ms, and would not be chosen if it took no time"
+    )

@@ -17,6 +17,7 @@ from collage.fusion import (
     DFPatternFusionRule,
     FusionReport,
     FusionSpec,
+    GivenFusionRule,
     HostFusionRule,
     OnlyValidFusionRule,
     OpCallByKindFusionRule,
@@ -30,7 +31,7 @@ from collage.fusion import (
     regions,
 )
 from collage.graph import DataflowGraph, IndexSet, KernelSpec, OpKind, SubGraph, SubGraphConfig, partition
-from collage.pattern import is_const, is_op, together, wildcard
+from collage.pattern import fork_to, is_const, is_op, make, together, wildcard
 from collage.target import Target
 from collage.toolchains import PatternEntry, Support
 
@@ -65,6 +66,33 @@ def test_a_rule_by_kind_finds_what_is_not_opaque():
     assert find(refuse, graph) == set()
     assert find(HostFusionRule(), graph) == {(1, ()), (2, ())}
     assert find(HostFusionRule(lambda node: node.op_type == "CumSum"), graph) == {(2, ())}
+
+
+def branches(count: int) -> ir.Model:
+    """One value that so many operators read."""
+    nodes = "".join(f"y{i} = Relu(x) " for i in range(count))
+    outputs = ", ".join(f"float[2] y{i}" for i in range(count))
+    return ir.from_onnx_text(f'<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => ({outputs}) {{ {nodes} }}')
+
+
+def test_interchangeable_branches_count_as_sets_and_several_results_stay_candidates():
+    graph = DataflowGraph(branches(6))
+    fork = fork_to(make(3, is_op("Relu")(wildcard())))
+    triples = {sum(1 << i for i in three) for three in itertools.combinations(range(6), 3)}
+    found = DFPatternFusionRule(fork).find(graph, FusionReport())
+    assert sorted(f.sub_graph.inside.bits for f in found) == sorted(triples)
+    table = [PatternEntry("own.three", fork)]
+    assert triples <= {bits for bits, _ in find(pattern_based(table), graph)}
+    given = GivenFusionRule(tuple(SubGraph(graph, IndexSet(bits)) for bits in triples))
+    assert {bits for bits, _ in find(given, graph)} == triples
+
+
+def test_matches_that_are_no_kernel_are_noted():
+    graph = DataflowGraph(mnist())
+    report = FusionReport()
+    table = [PatternEntry("own.conv", CONV_ADD_RELU)]
+    assert not list(pattern_based(table, max_depth=2).find(graph, report))
+    assert report.notes == ["left out 2 matches of patterns: it is 3 nodes deep, more than 2"]
 
 
 def test_a_pattern_rule_finds_every_match_and_its_predicate_refuses_some():

@@ -45,7 +45,7 @@ def test_the_attachment_has_the_form_that_netron_reads() -> None:
         assert set(entry) == {"kind", "target", "name", "value"}
     nodes = {entry["target"] for entry in found["metrics"] if entry["kind"] == "node"}
     assert nodes == {kernel.name for kernel in page.kernels}
-    times = {e["target"]: e["value"] for e in found["metrics"] if e["name"] == "time alone in ms"}
+    times = {e["target"]: e["value"] for e in found["metrics"] if e["name"] == "time within the run in ms"}
     assert times == {kernel.name: pytest.approx((kernel.time_us or 0) / 1e3) for kernel in page.kernels}
     whole = {entry["name"]: entry["value"] for entry in found["metrics"] if entry["kind"] == "model"}
     assert whole["time of a run in ms"] == pytest.approx(10.0)

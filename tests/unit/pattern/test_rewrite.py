@@ -23,6 +23,7 @@ from collage.pattern import (
     is_const,
     is_op,
     rewrite,
+    rule,
     together,
     wildcard,
 )
@@ -535,3 +536,28 @@ def test_random_models_compute_the_same_after_rewriting(seed: int) -> None:
     assert [v.name for v in result.model.graph.outputs] == list(outputs)
     kinds = [(node.op_type, node.inputs[0]) for node in result.model.graph if node.op_type in ("Relu", "Neg")]
     assert len(kinds) == len(set(kinds))
+
+
+@pytest.mark.parametrize(("count", "at_once"), [(64, 3), (64, 4)])
+def test_many_equal_branches_are_all_rewritten(count: int, at_once: int) -> None:
+    """There are 41,664 sets of three branches, and 635,376 of four: most are never looked at."""
+    nodes = "".join(f"y{i} = Relu(x) " for i in range(count))
+    outputs = ", ".join(f"float[2] y{i}" for i in range(count))
+    text = f'<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => ({outputs}) {{ {nodes} }}'
+    parts = [is_op("Relu")(wildcard()) for _ in range(at_once)]
+
+    class Joined(RewriteRule):
+        pattern = fork_to(*parts)
+
+        def callback(self, match, op):
+            return [(part, op.Tanh(match[self.pattern])) for part in parts]
+
+    result = rewrite(ir.from_onnx_text(text), [Joined()])
+    assert len(result.applied) == count // at_once and not result.refused
+    changed = [node for node in result.model.graph if node.op_type == "Tanh"]
+    assert len(changed) == count // at_once * at_once
+
+
+def test_a_rule_skips_one_operator_by_its_name() -> None:
+    plain = rule(lambda x: is_op("Neg")(is_op("Relu")(x)), lambda op, x: op.Abs(x), fuzzy_ops="Cast")
+    assert plain.fuzzy_ops == ("Cast",)

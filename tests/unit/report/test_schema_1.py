@@ -92,7 +92,7 @@ def test_times_of_schema_1_are_not_told_as_ratios() -> None:
     """They mix the rounds that chose with the rounds that were reported."""
     report = Report.from_json({**OLD, "speedup_vs_best_single": None, "speedup_interval": None})
     assert [row.ratio for row in report.rows[1:]] == [None, None]
-    assert all(row.time_us is None and row.alone_us is not None for row in report.rows[:2])
+    assert all(row.time_us is None and row.measured_us is not None for row in report.rows[:2])
 
 
 def test_what_was_read_is_written_as_schema_2() -> None:

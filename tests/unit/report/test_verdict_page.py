@@ -8,7 +8,7 @@ from typing import get_args
 
 from tests.unit.report.reports import sample
 
-from collage.measure.comparison import ComparisonPlan
+from collage.measure.track import ComparisonPlan
 from collage.report import Report, Row, Verdict, gain_lines, verdict_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "verdict.md").read_text()

@@ -75,7 +75,7 @@ def test_many_targets_and_kernels_are_counted_not_listed() -> None:
 
 
 def test_a_table_has_a_row_for_each_kernel_with_its_own_time() -> None:
-    report = Report(kernels=(KernelRow("k", "llvm", estimate_us=12.34), KernelRow("k", "llvm")))
+    report = Report(kernels=(KernelRow("k", "llvm", time_us=12.34), KernelRow("k", "llvm")))
     table = html_table(recipe("llvm", "llvm", report=report))
     assert "<td>collage_k0</td><td>llvm</td><td>12.3</td>" in table
     assert "<td>collage_k1</td><td>llvm</td><td></td>" in table

@@ -1,19 +1,17 @@
 from __future__ import annotations
 
 import random
-import sys
 
 import pytest
 
-from collage._errors import UsageError
-from collage.search import NoCover, exact_cover, shortest_path, wide_shortest_path
+from collage.search import NoCover, shortest_path, wide_shortest_path
 
+from .exact_cover import exact_cover
 from .search_oracle import candidate, random_candidates, random_costs, random_graph
 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_agrees_with_the_search(wide: bool) -> None:
-    pytest.importorskip("ortools")
     for seed in range(60):
         rng = random.Random(seed)
         graph = random_graph(rng, most=8)
@@ -33,13 +31,6 @@ def test_agrees_with_the_search(wide: bool) -> None:
 
 
 def test_candidates_that_do_not_fit_together() -> None:
-    pytest.importorskip("ortools")
     result = exact_cover(3, [candidate([0, 1]), candidate([1, 2])], lambda c: 1.0)
     assert isinstance(result, NoCover)
     assert result.node is None
-
-
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
-    with pytest.raises(UsageError, match=r"collage\[exact\]"):
-        exact_cover(1, [candidate([0])], lambda c: 1.0)

@@ -6,9 +6,11 @@ from tests.unit.fusion.oracles import mnist
 
 from collage.fusion import FusionSpec, classic_fuse_ops, collect_candidates, max_coalesce, regions
 from collage.graph import DataflowGraph
-from collage.search import LazyOptions, Partitioning, exact_cover, lazy_shortest_path, shortest_path
+from collage.search import LazyOptions, Partitioning, lazy_shortest_path, shortest_path
 from collage.target import Target
 from collage.toolchains import Support
+
+from .exact_cover import exact_cover
 
 NATIVE, OTHER = Target("llvm"), Target("llvm", compiler="other")
 US = 1e-6

@@ -16,8 +16,7 @@ from collage.database.database import default_url
 from collage.inspection import describe_environment
 from collage.integrations import InferenceSession
 from collage.integrations._torch_options import torch_settings
-from collage.store import default_root
-from collage.system.user_folders import cache_folder, data_folder
+from collage.system.user_folders import cache_folder
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "variable", "usual"),
-    [(cache_folder, "XDG_CACHE_HOME", ".cache"), (data_folder, "XDG_DATA_HOME", ".local/share")],
+    [(cache_folder, "XDG_CACHE_HOME", ".cache")],
 )
 def test_the_variable_counts_more_than_the_home(
     folder: Callable[[str], Path], variable: str, usual: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -50,7 +49,6 @@ def test_the_variable_counts_more_than_the_home(
     ("ask", "remedy"),
     [
         (default_url, "COLLAGE_DB"),
-        (default_root, "COLLAGE_STORE"),
         (lambda: InferenceSession(small_model().SerializeToString()), "cache_dir"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import onnx_ir as ir
@@ -190,6 +191,38 @@ class WithOptions(ModulePass):
 
 
 register_pass("WithOptions", WithOptions, override=True)
+
+
+class FailsBeyond(ModulePass):
+    def __init__(self, times: int = 1, word: str = "", check: object = None) -> None:
+        super().__init__(PassInfo("FailsBeyond", opt_level=0))
+        self.times, self.word = times, word
+
+    def transform_module(self, model, context):
+        raise ValueError(f"failed {self.times} times {self.word}")
+
+
+register_pass("FailsBeyond", FailsBeyond, override=True)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: FailsBeyond(2, word="so"), lambda: parse_pipeline("FailsBeyond{times=2,word=so}")]
+)
+def test_a_failing_pass_keeps_its_options(model, make, tmp_path: Path):
+    reproducer = CrashReproducer(tmp_path / "crash")
+    with PassContext(instruments=[reproducer]), pytest.raises(PassError):
+        make()(model)
+    command = shlex.split((tmp_path / "crash" / "pipeline.txt").read_text().splitlines()[0])
+    pipeline = command[command.index("--passes") + 1]
+    assert pipeline == "FailsBeyond{times=2,word=so}"
+    with pytest.raises(PassError, match="failed 2 times so"):
+        inspect_passes(model, pipeline)
+
+
+def test_options_that_are_no_text_are_named(model, tmp_path: Path):
+    with PassContext(instruments=[CrashReproducer(tmp_path / "crash")]), pytest.raises(PassError):
+        FailsBeyond(check=print)(model)
+    assert "the option check of FailsBeyond cannot be written" in (tmp_path / "crash" / "pipeline.txt").read_text()
 
 
 def test_pipelines_are_read_from_text(model):

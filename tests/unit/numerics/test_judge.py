@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from collage.numerics.judge import NOISE_FACTOR, Evidence, judge, judge_all, tolerance_of
+from collage.numerics.sizes import is_mixed, sizes_of
+
+
+def test_the_error_is_relative_to_the_size_of_the_reference() -> None:
+    found = judge(np.float32([100.0, 0.005]), np.float32([100.0, 0.0]), 1e-4)
+    assert found.ok and found.max_rel == pytest.approx(5e-5)
+    assert not judge(np.float32([100.0, 0.05]), np.float32([100.0, 0.0]), 1e-4).ok
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_non_finite_values_must_meet_their_like(bad: float) -> None:
+    assert judge(np.float32([bad, 1]), np.float32([bad, 1]), 1e-4).ok
+    assert not judge(np.float32([bad, 1]), np.float32([0, 1]), 1e-4).ok
+    assert not judge(np.float32([0, 1]), np.float32([bad, 1]), 1e-4).ok
+
+
+def test_integers_are_exact_but_bytes_may_round() -> None:
+    assert not judge(np.int64([1, 2]), np.int64([1, 3]), 1e-4).ok
+    assert judge(np.uint8([1, 2]), np.uint8([1, 3]), 1e-4).ok
+    assert not judge(np.uint8([1, 2]), np.uint8([1, 4]), 1e-4).ok
+    assert not judge(np.array([True]), np.array([False]), 1e-4).ok
+
+
+def test_shape_and_type_must_agree() -> None:
+    assert "shape [1, 2]" in str(judge(np.ones((1, 2), "f"), np.ones(2, "f"), 1e-4).reason)
+    assert "float64" in str(judge(np.ones(2), np.ones(2, "f"), 1e-4).reason)
+
+
+def test_strings_sequences_and_absent_values() -> None:
+    assert judge(np.array(["a"], object), np.array(["a"], object), 0).ok
+    assert not judge(np.array(["a"], object), np.array(["b"], object), 0).ok
+    assert judge([np.ones(2, "f")], [np.ones(2, "f")], 1e-4).ok
+    assert not judge([np.ones(2, "f")], [], 1e-4).ok
+    assert judge(None, None, 0).ok
+    assert not judge(np.ones(1), None, 0).ok
+
+
+def test_empty_and_narrow_tensors() -> None:
+    assert judge(np.zeros((0, 3), "f"), np.zeros((0, 3), "f"), 1e-4).ok
+    narrow = np.ones(3, ml_dtypes.bfloat16)
+    assert judge(narrow, narrow, tolerance_of(["bfloat16"])).ok
+
+
+def test_the_worst_output_counts() -> None:
+    good, bad = np.float32([1.0]), np.float32([1.1])
+    assert "output 1" in str(judge_all([good, bad], [good, good], 1e-4).reason)
+
+
+def test_the_coarsest_type_decides() -> None:
+    assert tolerance_of(["float32"]) == 1e-4
+    assert tolerance_of(["float32", "float16", "int64"]) == 2e-3
+    assert tolerance_of(["float32"], quantised=True) == 5e-2
+    assert tolerance_of(["float32"], quantised=True, saturating=True) == 2e-1
+    assert tolerance_of(["float8_e4m3fn"]) == 2e-1
+    assert tolerance_of(["int64"]) == 1e-7
+
+
+def test_noise_excuses_an_element_that_float_arithmetic_errs_on_and_no_other() -> None:
+    right, noisy = np.float32([1.0, 0.5, 0.25]), np.float32([1.0, 0.501, 0.25])
+    evidence = Evidence((noisy,), right.astype(np.float64))
+    for factor, index, ok in ((0.5, 1, True), (0.9, 1, True), (1.2, 1, False), (0.5, 2, False)):
+        made = right.copy()
+        made[index] += factor * NOISE_FACTOR * 1e-3
+        assert not judge(made, right, 1e-4).ok and judge(made, right, 1e-4).is_open
+        found = judge(made, right, 1e-4, evidence=evidence)
+        assert found.ok is ok and found.noise == pytest.approx(1e-3, rel=1e-3)
+        assert not found.is_open and found.excused == (1 / 3 if ok else 0.0)
+
+
+def test_the_centre_is_the_truth_where_the_reference_itself_errs() -> None:
+    truth = np.float64([1.0, 1e-3])
+    reference, made = np.float32([1.0, 1.5e-3]), np.float32([1.0, 0.6e-3])
+    assert not judge(made, reference, 1e-4).ok
+    assert judge(made, reference, 1e-4, evidence=Evidence((reference,), truth)).ok
+
+
+def test_any_answer_of_a_right_run_is_right_and_others_between_are_as_near() -> None:
+    labels, other = np.int64([3, 7, 1]), np.int64([3, 5, 1])
+    evidence = Evidence((other,))
+    assert judge(other, labels, 1e-4, evidence=evidence).ok
+    assert not judge(np.int64([3, 7, 2]), labels, 1e-4, evidence=evidence).ok
+    words, tied = np.array(["a", "b"], object), np.array(["a", "c"], object)
+    assert judge(tied, words, 0.0, evidence=Evidence((tied,))).ok
+    assert not judge(np.array(["c", "b"], object), words, 0.0, evidence=Evidence((tied,))).ok
+    inf = Evidence((np.float32([np.inf, 1]),))
+    assert judge(np.float32([np.inf, 1]), np.float32([3e38, 1]), 1e-4, evidence=inf).ok
+
+
+def test_selections_may_have_the_shape_of_any_right_run() -> None:
+    kept, fewer = np.int64([[0], [4], [9]]), np.int64([[0], [9]])
+    assert judge(fewer, kept, 0.0).is_open
+    assert judge(fewer, kept, 0.0, evidence=Evidence((fewer,))).ok
+    assert not judge(np.int64([[0]]), kept, 0.0, evidence=Evidence((fewer,))).ok
+    assert not judge(np.int64([0, 4]), kept, 0.0).is_open
+
+
+def test_the_last_bits_of_the_usual_size_are_noise() -> None:
+    """A sigmoid may be nearly 0 everywhere. Its error is then not to be seen relative to its largest output."""
+    expected, made = np.float32([0, 6e-8, 9e-8]), np.float32([6e-8, 0, 9e-8])
+    usual = np.float32([1.0, 0.3, 0.9])
+    assert not judge(made, expected, 1e-4).ok
+    assert judge(made, expected, 1e-4, usual=usual).ok
+    assert not judge(made, expected, 1e-4, usual=usual * 1e-3).ok
+    for wrong in (np.float32([2e-6, 0, 0]), np.float32([np.nan, 0, 0])):
+        assert not judge(wrong, expected, 1e-4, usual=usual).ok
+
+
+def test_fill_values_do_not_hide_the_errors_of_real_ones() -> None:
+    random = np.random.default_rng(0)
+    expected = random.standard_normal((1, 400)).astype(np.float32)
+    expected[:, ::3] = -1e8
+    made = np.where(expected == -1e8, expected, expected * np.float32(1.01))
+    assert judge(made, expected, 2e-2).max_rel == pytest.approx(0.01, rel=0.01)
+    assert not judge(made, expected, 1e-4).ok
+    moved = expected.copy()
+    moved[0, 0] = 0.0
+    assert not judge(moved, expected, 2e-2).ok
+
+
+def test_rows_of_other_magnitudes_have_sizes_of_their_own() -> None:
+    random = np.random.default_rng(0)
+    boxes, scores = random.uniform(0, 640, (1, 4, 1000)), random.uniform(0, 1, (1, 6, 1000))
+    expected = np.concatenate([boxes, scores], axis=1).astype(np.float32)
+    made = expected.copy()
+    made[:, 4:] = 1.0 - made[:, 4:]
+    assert judge(made, expected, 2e-2).max_rel == pytest.approx(1.0, rel=0.01)
+    assert is_mixed(np.abs(expected))
+    sizes = sizes_of(np.abs(expected))
+    assert sizes.shape == (1, 10, 1) and sizes[0, 0, 0] > 600 and sizes[0, 9, 0] <= 1.0
+
+
+@pytest.mark.parametrize("shape", [(1, 1000), (8, 21, 40, 40), (2, 197, 768)])
+def test_ordinary_tensors_and_probabilities_are_of_one_size(shape: tuple[int, ...]) -> None:
+    random = np.random.default_rng(1)
+    x = random.standard_normal(shape) * 3.0
+    odds = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
+    for made in (x, odds, 5000.0 * x, np.maximum(x, 0.0)):
+        assert not is_mixed(np.abs(made))
+
+
+def test_of_a_coarser_type_the_norm_counts_and_classes_do_not() -> None:
+    draw = np.random.default_rng(0)
+    expected = np.eye(10, dtype=np.float32)[draw.integers(0, 10, 100)]
+    flipped = expected.copy()
+    flipped[:2] = np.roll(flipped[:2], 1, axis=1)
+    assert not judge(flipped, expected, 0.25).ok
+    assert judge(flipped, expected, 0.25, by_norm=True).ok
+    for garbage in (np.zeros_like(expected), np.roll(expected, 1, axis=1), draw.random((100, 10), np.float32)):
+        assert not judge(garbage, expected, 0.25, by_norm=True).ok
+    assert judge(np.int64([7, 2]), np.int64([1, 2]), 0.25, by_norm=True).ok
+
+
+def test_without_a_tolerance_numbers_must_be_finite_and_shapes_may_differ() -> None:
+    expected = np.float32([1, np.inf, 3])
+    assert judge(np.float32([1.1, np.inf, 3]), expected, np.inf, by_norm=True).ok
+    for wrong in ([1, np.inf, np.nan], [np.inf, np.inf, 3]):
+        assert not judge(np.float32(wrong), expected, np.inf, by_norm=True).ok
+    more, fewer = np.ones(3, np.float32), np.ones(2, np.float32)
+    assert judge(more, fewer, np.inf, by_norm=True).ok
+    assert not judge(more, fewer, 0.25, by_norm=True).ok
+    assert not judge(more[None], fewer, np.inf, by_norm=True).ok
+
+
+def test_what_follows_from_ties_may_differ_in_as_many_elements_as_right_runs_do() -> None:
+    random = np.random.default_rng(2)
+    right = np.ones(1000, np.float32)
+
+    def flipped(share: float, to: float = 51.0) -> np.ndarray:
+        return np.where(random.random(1000) < share, np.float32(to), right)
+
+    runs = flipped(0.1), flipped(0.1)
+    for made, ok in ((flipped(0.1), True), (flipped(0.5), False), (flipped(0.1, 60.0), False)):
+        assert judge(made, right, 1e-4, evidence=Evidence(runs, None, is_decided=True)).ok is ok
+        assert not judge(made, right, 1e-4, evidence=Evidence(runs)).ok or made is runs[0]
