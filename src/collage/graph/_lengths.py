@@ -53,7 +53,8 @@ def _may_be_negative(node: ir.Node, sources: Sequence[ir.Value]) -> bool:
     """Return True unless it is plain that no result is negative."""
     if node.domain or node.op_type not in {"Shape", "Size"} | _MOVES | _KEEPS_SIGN:
         return True
-    tensors = [(value, constant_tensor(value)) for value in (sources[:1] if node.op_type in _MOVES else sources)]
+    signed = sources[:1] if node.op_type in _MOVES else sources[1:] if node.op_type == "Where" else sources
+    tensors = [(value, constant_tensor(value)) for value in signed]
     return any(
         value.metadata_props.get(FROM_LENGTHS) != "+" if tensor is None else not np.all(tensor.numpy() >= 0)
         for value, tensor in tensors

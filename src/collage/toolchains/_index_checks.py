@@ -316,6 +316,11 @@ def _is_signed(value: ir.Value) -> bool:
     return dtype is not None and dtype.is_integer() and dtype.is_signed()
 
 
+def _bits(value: ir.Value) -> int:
+    dtype = elem_type(value)
+    return 0 if dtype is None else int(dtype.bitwidth)
+
+
 def _varies(node: ir.Node, place: int) -> bool:
     value = node.inputs[place] if len(node.inputs) > place else None
     return value is not None and _constant(value) is None
@@ -364,7 +369,9 @@ class _Writer:
         lengths = tuple(map(self._length, use.lengths))
         if not is_given:
             use.node.replace_input_with(use.place, self._within(use))
-        return IndexCheck(_shown(use.node), index, lengths, use.counts_back, use.is_count, always_runs)
+        # The library and ONNX Runtime may wrap in other ways, so what a cast wraps is left to the host.
+        is_certain = always_runs and (source is None or _bits(source) <= _bits(use.operand))
+        return IndexCheck(_shown(use.node), index, lengths, use.counts_back, use.is_count, is_certain)
 
     def end_at_start(self, node: ir.Node) -> None:
         """Have a range end where it starts if it would end before."""
