@@ -24,6 +24,8 @@ _MOVES = frozenset(
 """Operators whose results have the signs of their first operand."""
 _KEEPS_SIGN = frozenset({"Add", "Concat", "Div", "Max", "Min", "Mul", "ReduceProd", "ReduceSum", "Where"})
 """Operators whose results are not negative if no operand is."""
+# NumPy has at most 64 axes.
+_MOST_SIZES = 64
 
 
 def follows_from_lengths(value: ir.Value) -> bool:
@@ -56,9 +58,14 @@ def _may_be_negative(node: ir.Node, sources: Sequence[ir.Value]) -> bool:
     signed = sources[:1] if node.op_type in _MOVES else sources[1:] if node.op_type == "Where" else sources
     tensors = [(value, constant_tensor(value)) for value in signed]
     return any(
-        value.metadata_props.get(FROM_LENGTHS) != "+" if tensor is None else not np.all(tensor.numpy() >= 0)
+        value.metadata_props.get(FROM_LENGTHS) != "+" if tensor is None else not _is_of_sizes(tensor)
         for value, tensor in tensors
     )
+
+
+def _is_of_sizes(tensor: ir.TensorProtocol) -> bool:
+    """Return True for integers that are not negative, no more than a tensor has axes."""
+    return tensor.dtype.is_integer() and tensor.size <= _MOST_SIZES and bool(np.all(tensor.numpy() >= 0))
 
 
 def forget_lengths(model: ir.Model) -> None:

@@ -220,11 +220,12 @@ def _check(check: IndexCheck, names: Sequence[str], inputs: int) -> _Check:
 
     def quickly(values: Sequence[Tensor]) -> None:
         x = values[position]
+        size = x.size
         # Reductions of NumPy take longer than a small kernel, so a single number is read as one.
-        if x.size == 1:
+        if size == 1:
             if 0 <= x.item() <= most:
                 return
-        elif x.size:
+        elif size:
             unsigned = x.view(_UNSIGNED[x.itemsize])
             if unsigned.item(unsigned.argmax()) <= most:
                 return
