@@ -17,6 +17,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from collage._distribution import RUNTIME_NAME, WHERE, install_command
 from collage._version import __version__
 
 if TYPE_CHECKING:
@@ -101,8 +102,8 @@ if not TYPE_CHECKING:  # A type checker that saw this function would take every 
             if not (error.name or "").startswith("collage."):
                 raise
             raise ImportError(
-                f"collage.{name} is not in collage-runtime, which only loads and runs; "
-                "pip uninstall collage-runtime, then pip install 'collage[cpu]'"
+                f"collage.{name} is not in {RUNTIME_NAME}, which only loads and runs; "
+                f"pip uninstall {RUNTIME_NAME}, then {install_command('cpu')}{WHERE}"
             ) from error
         return getattr(found, name) if name in _HOME else found
 

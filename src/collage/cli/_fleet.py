@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from collage._distribution import WHERE, install_command
 from collage._errors import CollageError, UsageError
 from collage.cli._arguments import read_seconds
 from collage.cli._console import counted, print_json, printable, progress
@@ -24,7 +25,7 @@ _SCHEMA = 1
 
 fleet = typer.Typer(
     name="fleet",
-    help="Compile many models on many machines, with Ray and one database; needs collage[fleet].",
+    help="Compile many models on many machines, with Ray and one database; needs the extra fleet.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -254,7 +255,7 @@ def join(
 
     ray = shutil.which("ray", path=os.pathsep.join([str(Path(executable).parent), os.environ.get("PATH", "")]))
     if ray is None:
-        raise UsageError("a fleet needs the package ray: pip install 'collage[fleet]'")
+        raise UsageError(f"a fleet needs the package ray: {install_command('fleet')}{WHERE}")
     here = describe_here()
     typer.echo(printable(f'[machines."{machine}"]\nfingerprint = "{here["fingerprint"]}"  # {here["host"]}'))
     resources = dumps({resource_of(machine): 1, MEASURE: slots})

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from collage._distribution import WHERE, install_command
 from collage._errors import UsageError
 from collage.cost.cost import Cost
 from collage.graph import iterate_bits
@@ -103,5 +104,7 @@ def _cp_model() -> Any:
     try:
         from ortools.sat.python import cp_model
     except ImportError:
-        raise UsageError("the exact search needs OR-tools; install it with: pip install 'collage[exact]'") from None
+        raise UsageError(
+            "the exact search needs OR-tools; install it with: " + install_command("exact") + WHERE
+        ) from None
     return cp_model

@@ -136,7 +136,7 @@ def test_a_damaged_artefact_is_not_stored(small: Executable, tmp_path: Path, roo
 
 def test_fsspec_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
-    with pytest.raises(UsageError, match=r"pip install 'collage\[store\]'"):
+    with pytest.raises(UsageError, match=r"pip install '.*\[store\]'"):
         collage.load("s3://bucket/x")
 
 
