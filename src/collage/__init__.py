@@ -17,7 +17,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from collage._distribution import RUNTIME_NAME, WHERE, install_command
 from collage._version import __version__
 
 if TYPE_CHECKING:
@@ -101,6 +100,8 @@ if not TYPE_CHECKING:  # A type checker that saw this function would take every 
         except ModuleNotFoundError as error:
             if not (error.name or "").startswith("collage."):
                 raise
+            from collage._distribution import RUNTIME_NAME, WHERE, install_command
+
             raise ImportError(
                 f"collage.{name} is not in {RUNTIME_NAME}, which only loads and runs; "
                 f"pip uninstall {RUNTIME_NAME}, then {install_command('cpu')}{WHERE}"

@@ -12,8 +12,9 @@ import typer
 
 from collage._distribution import WHERE, install_command
 from collage._errors import CollageError, UsageError
-from collage.cli._arguments import read_seconds
 from collage.cli._console import counted, print_json, printable, progress
+from collage.option_texts import read_seconds
+from collage.options import MACHINES
 
 if TYPE_CHECKING:
     from collage.fleet.tasks import Task
@@ -42,16 +43,30 @@ Folder = Annotated[Path | None, typer.Option("-o", "--output", help="Only tasks 
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Models; default: all.")]
 On = Annotated[
     str | None,
-    typer.Option("--on", metavar="RAY", help="Compile and measure on a node of this cluster; see docs/fleet.md."),
+    typer.Option(
+        "--on",
+        metavar="RAY",
+        help="Compile and measure on a node of this cluster.",
+        rich_help_panel=MACHINES,
+    ),
 ]
 MachineName = Annotated[
     str | None,
     typer.Option(
-        "--machine", metavar="TYPE", help="With --on: the type of machine, as named in the file of --machines."
+        "--machine",
+        metavar="TYPE",
+        help="With --on: the type of machine, as named in the file of --machines.",
+        rich_help_panel=MACHINES,
     ),
 ]
 MachinesFile = Annotated[
-    Path | None, typer.Option("--machines", metavar="FLEET.toml", help="With --on: the types of machines.")
+    Path | None,
+    typer.Option(
+        "--machines",
+        metavar="FLEET.toml",
+        help="With --on: the types of machines.",
+        rich_help_panel=MACHINES,
+    ),
 ]
 _OWN = ("model", "output", "on", "machine", "machines", "db", "quiet", "verbose", "json", "config")
 """Parameters of ``collage compile`` that are obeyed here if the model is compiled there."""

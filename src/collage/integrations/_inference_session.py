@@ -31,7 +31,7 @@ from collage.integrations._session_options import (
     providers_of,
 )
 from collage.integrations._session_profiler import SessionProfiler
-from collage.options import CompileOptions
+from collage.options import CompileOptions, compile_options
 from collage.runtime import MANIFEST, PACK, Executable, load
 from collage.store import url_of
 from collage.system.user_folders import cache_folder
@@ -80,7 +80,7 @@ class InferenceSession:
         provider_options: Sequence[Any] | None = None,
         *,
         targets: Iterable[TargetLike] | None = None,
-        options: CompileOptions | None = None,
+        options: CompileOptions | Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         trusted: bool = False,
         enable_fallback: bool = True,
@@ -99,7 +99,7 @@ class InferenceSession:
         else:
             from collage.frontend import read_model  # late: importing this module is to cost no more than running needs
 
-            options = options or CompileOptions()
+            options = compile_options(options)
             if threads is not None:
                 options = replace(options, threads=threads)
             model = read_model(path_or_bytes)

@@ -23,6 +23,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, Co
 
     monkeypatch.setattr(pipeline, "compile", compile_)
     monkeypatch.chdir(tmp_path)
+    Path("m.onnx").touch()
     return told
 
 
