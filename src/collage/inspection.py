@@ -61,6 +61,7 @@ def _row(toolchain: Toolchain, toolchains: Registry) -> dict[str, Any]:
         "targets": list(toolchain.targets),
         "available": found.available,
         "version": found.version,
+        "default": bool(getattr(toolchain, "on_default_menu", True)),
         "devices": list(found.devices),
         "reason": found.reason,
         "remedy": found.remedy,

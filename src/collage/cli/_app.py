@@ -90,7 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _main(arguments: Sequence[str] | None) -> int:
     try:
-        result: Any = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        result: Any = app(
+            args=None if arguments is None else list(arguments), prog_name="collage", standalone_mode=False
+        )
         if result == _INTERRUPTED:  # Typer's word for a KeyboardInterrupt that it caught.
             raise KeyboardInterrupt
     except CollageError as error:
@@ -128,7 +130,7 @@ _GUESSES: Mapping[str, str] = {
 def _usage_error(error: Any) -> str:
     """Return the message of an error of the command line, with a way out on a line of its own."""
     context = getattr(error, "ctx", None)
-    message = str(error.format_message())
+    message = str(error.format_message()).replace("Value error, ", "")
     if message.startswith("Usage:"):  # Without a command the message is the help itself.
         return message
     command = context.command_path if context else "collage"

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from collage._errors import ArtefactError
+from collage._errors import ArtefactError, UsageError
 from collage.cli._ages import age, read_age_s
 from collage.cli._console import counted, print_json, printable
 
@@ -90,8 +90,10 @@ def get(
 @store.command("list", help="List the names in the store, with digest, size and age.")
 def list_(root: Root = None, json: Json = False) -> None:
     """List names."""
-    from collage.store import Store
+    from collage.store import Store, url_of
 
+    if root is not None and url_of(root) is None and not Path(root).is_dir():
+        raise UsageError(f"{root} is not a store: there is no such folder", hint="`collage store put` makes one")
     rows = list(Store(root).names())
     if json:
         told = [
