@@ -70,7 +70,7 @@ class ImageFolder:
 
     @property
     def how(self) -> str:
-        """What is done to each image, in words."""
+        """The steps from an image to an input, in words."""
         values = "as bytes" if self._takes_bytes else "from 0 to 1, less ImageNet's mean and over its deviation"
         return f"images are cut to {self._height}x{self._width}, {values}; write .npz files for anything else"
 

@@ -132,7 +132,7 @@ class CalibrationData:
         read: Returns a sample by index.
         origin: Name of the data in messages.
         labelled: Number of samples that say what is right.
-        how: What was done to make inputs of them, in words; empty if nothing was.
+        how: The steps from files to inputs, in words; empty if there are none.
     """
 
     count: int

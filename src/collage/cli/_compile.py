@@ -149,7 +149,7 @@ def compile_(
     searched = replace(executable.report.search, wall_s=time.monotonic() - began)
     report = replace(executable.report, search=searched)
     if json:
-        told = {**report.as_json(with_old_keys=True), "artefact": shown(output) if is_right else None}
+        told = {**report.as_json(), "artefact": shown(output) if is_right else None}
         print_json({**told, "explanation": executable.explain().to_json()} if explain else told)
     else:
         print_report(report, shown(output) if is_right else None)
