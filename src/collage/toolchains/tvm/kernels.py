@@ -22,7 +22,7 @@ from collage.toolchains.sdk.model_files import one_line, refuse_operators, usabl
 from collage.toolchains.sdk.openmp import quiet_threads
 from collage.toolchains.tvm.known_wrong import known_wrong, refuse_types, summed_up
 from collage.toolchains.tvm.runtime_library import load_main, new_tensor, runtime, tvm_build
-from collage.toolchains.tvm.threads import use_threads
+from collage.toolchains.tvm.threads import build_threads, threads_in
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LEVELS",
     "MachineKernel",
+    "add_threads",
     "build_library",
     "context",
     "import_kernel",
@@ -55,20 +56,25 @@ class MachineKernel:
     With symbolic lengths and sums, it refuses empty inputs, since TVM never writes sums over no elements.
 
     Args:
-        library: The file of the library.
-        compiled: The record of the compiled kernel.
-        threads: Threads to compute with.
+        folder: The folder of its files.
+        compiled: The record of the compiled kernel. Its first file is the library.
+        threads: Number of threads to compute with.
+        exclusive: True if its threads may wait awake for the next run. False if another runtime needs their processors.
     """
 
     reuses_outputs = False
 
-    def __init__(self, library: Path, compiled: Compiled, threads: int) -> None:
-        self._threads = threads
+    def __init__(self, folder: Path, compiled: Compiled, threads: int, exclusive: bool) -> None:
+        self._count = threads
+        self._exclusive = exclusive
+        library = folder / compiled.files[0]
         ffi = runtime()
         self._from_dlpack = functools.partial(
             ffi.from_dlpack, require_alignment=ALIGNMENT_BYTES, require_contiguous=True
         )
         self._main = load_main(library)
+        self._threads = threads_in(folder, compiled.files)
+        self._threads.drive(library)
         self._lent = compiled.metadata["lent"]
         self._may_sum_up_nothing = compiled.metadata.get("may_sum_up_nothing", False)
         self._is_tuple = len(compiled.outputs) > 1
@@ -77,8 +83,12 @@ class MachineKernel:
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """Run the module."""
-        use_threads(self._threads)
-        result = self._main(*[self._tensor(i, x) for i, x in enumerate(inputs)])
+        self._threads.use(self._count)
+        try:
+            result = self._main(*[self._tensor(i, x) for i, x in enumerate(inputs)])
+        finally:
+            if not self._exclusive:
+                self._threads.rest()
         outputs: list[Tensor] = [np.from_dlpack(y) for y in (result if self._is_tuple else (result,))]
         for i in self._lent:
             outputs[i] = outputs[i].copy()
@@ -283,6 +293,18 @@ def build_library(
         raise CompileError(f"tvm: {one_line(error)}") from error
     link(built, library)
     return lent
+
+
+def add_threads(folder: Path) -> str:
+    """Compile the library of threads that kernels for the processor need into a folder. Return the name of its file.
+
+    Raises:
+        CompileError: The compiler failed, or there is none.
+    """
+    compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
+    if compiler is None:
+        raise CompileError("tvm: there is no C++ compiler")
+    return build_threads(folder, compiler)
 
 
 def link(built: Any, library: Path) -> None:

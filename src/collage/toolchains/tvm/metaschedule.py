@@ -8,6 +8,7 @@ at most a few dozen such schedules, and a trial takes a fraction of a second: it
 from __future__ import annotations
 
 import json
+import os
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -23,13 +24,27 @@ from collage.toolchains.tvm.math_functions import as_arithmetic
 from collage.toolchains.tvm.row_schedules import Rows
 from collage.toolchains.tvm.tile_schedules import Cautious, tiled_otherwise
 
-__all__ = ["apply_records", "tune_all", "workloads"]
+__all__ = ["apply_records", "tune_all", "use_tvm_threads", "workloads"]
 
 _HAND_OVER_S = 20.0
 """Records are stored at least this often, so that a tuner that is killed loses no more."""
 _REPEATS = 7
+_SHARE_ALL_CORES = -3
+"""TVM's affinity mode in which any of its threads may run on any of the processors named."""
 _HOPELESS = 3.0
 """A schedule that is this many times slower than the best, on its first run, is not run again."""
+
+
+def use_tvm_threads(count: int) -> None:
+    """Have the pool of TVM's runtime, on which trials run, compute with ``count`` threads that are quiet between two trials.
+
+    Left to itself it pins the caller to a processor, and takes every second processor for the other half of one before it.
+    """
+    # TVM reads the variables when it first needs threads.
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+    os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+    configure = tvm_ffi.get_global_func("runtime.config_threadpool")
+    configure(_SHARE_ALL_CORES, count, [str(number) for number in range(count)])
 
 
 def workloads(module: Any, target: Any) -> dict[str, Any]:

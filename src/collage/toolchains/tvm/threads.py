@@ -1,107 +1,115 @@
-"""TVM's threads: how many there are, whether they wait awake, and where they run.
+"""The threads of TVM's kernels: a small native library in place of the pool of TVM's runtime, see ``threads.c``.
 
-Each thread that calls TVM has a pool of its own, made when it is first needed, and as large as it will ever be. Left to
-itself TVM takes every second processor for the other half of one before it, and a machine that has two computes with one.
+TVM's own threads yield while they wait, so that any other process takes their processor for a whole tick of the scheduler. A pool
+that sleeps instead wakes too late for loops of microseconds. The library is compiled beside each kernel. A process loads it once.
 """
 
 from __future__ import annotations
 
-import atexit
+import _ctypes
 import contextlib
+import ctypes
+import hashlib
 import os
-import sys
+import subprocess
 import threading
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from collage.system.forks import in_forks
-from collage.system.machine import usable_cores
-from collage.toolchains.sdk.thread_affinity import HelperThreads, started_meanwhile
-from collage.toolchains.tvm.runtime_library import runtime
+from collage._errors import CompileError
 
-__all__ = ["set_habits", "use_threads"]
+__all__ = ["Threads", "build_threads", "threads_in"]
 
-_SHARE_ALL_CORES = -3
-"""TVM's affinity mode in which any of its threads may run on any of the processors named."""
+_SOURCE = Path(__file__).with_name("threads.c")
+_PREFIX = "collage_threads_"
+_LAUNCH = "__TVMBackendParallelLaunch"
 
 
-def set_habits(exclusive: bool) -> None:
-    """Have TVM leave affinities alone, and its threads be quiet between two runs unless ``exclusive``.
+def build_threads(folder: Path, compiler: str) -> str:
+    """Compile the library of threads into a folder, unless it is there. Return the name of its file.
 
-    It would pin the caller to one core for good. It reads its environment variables when it first needs threads.
+    Args:
+        folder: The folder of compiled kernels.
+        compiler: A C or C++ compiler.
+
+    Raises:
+        CompileError: The compiler failed.
     """
-    os.environ.setdefault("TVM_BIND_THREADS", "0")
-    if not exclusive:
-        os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+    source = _SOURCE.read_bytes()
+    library = folder / f"{_PREFIX}{hashlib.sha256(source).hexdigest()[:16]}.so"
+    if not library.exists():
+        draft = library.with_name(f"{library.stem}.{os.getpid()}.draft.so")
+        command = [compiler, "-x", "c", "-std=gnu11", "-O2", "-shared", "-fPIC", "-pthread", "-o", str(draft), "-"]
+        try:
+            subprocess.run(command, input=source, check=True, capture_output=True)
+            draft.replace(library)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise CompileError(f"tvm: the library of threads cannot be compiled: {error}") from error
+        finally:
+            draft.unlink(missing_ok=True)
+    return library.name
 
 
-def use_threads(count: int) -> None:
-    """Let TVM run later calls of this thread with ``count`` threads, each on its own processor, and at most one per processor."""
-    if _team.size != count:
-        _team.resize(count)
-    _team.helpers.move_off()
+class Threads:
+    """The threads of the loaded library, shared by all kernels of the process.
 
-
-class _Team(threading.local):
-    """The pool of the calling thread."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.helpers = HelperThreads()
-
-    def resize(self, count: int) -> None:
-        """Have the first ``count`` of the pool's threads do the work; the calling thread is one of them."""
-        if not self.size:
-            with started_meanwhile() as started:
-                _configure(max(count, usable_cores()))
-            self.helpers.add(started)
-        _configure(count)
-        self.size = count
-
-
-_team = _Team()
-
-
-def _end_early() -> None:
-    """Have a fork end before the pool of the thread that forked does, which waits for threads that are not there.
-
-    TVM ends its pools when C++ ends the thread, after all that Python does at its end. So a fork ends with the last of that.
+    Args:
+        library: The loaded library.
     """
-    if not _team.size:
-        return
-    told: list[object] = []
-    leave = sys.exit
 
-    def noted(code: Any = None) -> NoReturn:
-        told[:] = [code]
-        leave(code)
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._launch = ctypes.cast(library.collage_parallel_launch, ctypes.c_void_p).value
+        self._use: Any = library.collage_use_threads
+        self._use.argtypes, self._use.restype = [ctypes.c_int], None
+        self.rest: Any = library.collage_rest
+        self.rest.argtypes, self.rest.restype = [], None
+        self._calling = _Calling()
 
-    def end() -> None:
-        atexit.unregister(end)
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        os._exit(_status(told))
+    def drive(self, kernel: Path) -> None:
+        """Have a loaded kernel library run its parallel loops on these threads. A library may have no such loop."""
+        loaded = ctypes.CDLL(os.path.realpath(kernel))
+        with contextlib.suppress(ValueError):
+            ctypes.c_void_p.in_dll(loaded, _LAUNCH).value = self._launch
+        # TVM's module keeps the library loaded. ctypes would keep it for ever.
+        _ctypes.dlclose(loaded._handle)
 
-    sys.exit = noted
-    atexit.register(end)
-
-
-def _status(told: list[object]) -> int:
-    """Return the exit status of an interpreter that ends by an exception, by ``sys.exit``, or by itself."""
-    if getattr(sys, "last_exc", getattr(sys, "last_value", None)) is not None:
-        return 1
-    code = told[0] if told else None
-    if code is None or isinstance(code, int):
-        return (code or 0) & 0xFF
-    return 1
+    def use(self, count: int) -> None:
+        """Compute later loops of the calling thread with ``count`` threads, which is one of them."""
+        if self._calling.count != count:
+            self._use(count)
+            self._calling.count = count
 
 
-in_forks(_end_early)
+class _Calling(threading.local):
+    """The number of threads that the library uses for the calling thread."""
+
+    count = 1
 
 
-def _configure(count: int) -> None:
-    # How many processors are named is what counts, here and for every loop nest; nothing is bound to them.
-    processors = [str(number) for number in range(count)]
-    configure: Any = runtime().get_global_func("runtime.config_threadpool")
-    configure(_SHARE_ALL_CORES, count, processors)
+def threads_in(folder: Path, files: Sequence[str]) -> Threads:
+    """Return the process's threads, from the library among these files of a kernel.
+
+    Args:
+        folder: The folder of the files.
+        files: Names of files.
+
+    Raises:
+        CompileError: There is no library of threads.
+    """
+    name = next((file for file in files if file.startswith(_PREFIX)), None)
+    if name is None:
+        raise CompileError("tvm: the kernel has no library of threads; compile it again")
+    return _threads(name, folder)
+
+
+_loaded: dict[str, Threads] = {}
+_loading = threading.Lock()
+
+
+def _threads(name: str, folder: Path) -> Threads:
+    # By name, which holds the digest of the source: the same library beside two kernels must not start threads twice.
+    with _loading:
+        if name not in _loaded:
+            _loaded[name] = Threads(ctypes.CDLL(os.path.realpath(folder / name)))
+        return _loaded[name]

@@ -19,6 +19,7 @@ from collage.toolchains.tvm import cuda as tvm_cuda
 from collage.toolchains.tvm.kernels import (
     LEVELS,
     MachineKernel,
+    add_threads,
     build_library,
     context,
     import_kernel,
@@ -29,7 +30,6 @@ from collage.toolchains.tvm.kernels import (
 )
 from collage.toolchains.tvm.known_wrong import support
 from collage.toolchains.tvm.runtime_library import loading_availability
-from collage.toolchains.tvm.threads import set_habits, use_threads
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -102,21 +102,22 @@ class TvmToolchain(ToolchainBase):
             library = workspace / f"{name}.cuda{options}.so"
             built, lent = tvm_cuda.generate(module, target)
             link(built, library)
+            files: tuple[str, ...] = (library.name,)
         else:
             library = workspace / f"{name}{options}.so"
             lent = build_library(module, target, library, records)
+            files = (library.name, add_threads(workspace))
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
         facts = machine_facts(kernel.graph, lent)
-        return Compiled(self.name, str(target), (library.name,), inputs, outputs, metadata=facts)
+        return Compiled(self.name, str(target), files, inputs, outputs, metadata=facts)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Load the library into a virtual machine of Relax."""
         _check(target)
         if target.kind == "cuda":
             return tvm_cuda.load(workspace / compiled.files[0], compiled)
-        set_habits(options.exclusive)
-        return MachineKernel(workspace / compiled.files[0], compiled, load_threads(target, options) or usable_cores())
+        return MachineKernel(workspace, compiled, load_threads(target, options) or usable_cores(), options.exclusive)
 
     def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
         """Its loop nests with a reduction, whose tiles are guessed unless they are tuned; none on CUDA."""
@@ -127,12 +128,11 @@ class TvmToolchain(ToolchainBase):
     def tune(self, kernel: ir.Model, target: Target, workspace: Path, session: TuningSession) -> Mapping[str, str]:
         """Measures schedules of every loop nest that is not known, within equal parts of the time."""
         _check(target)
-        from collage.toolchains.tvm.metaschedule import tune_all
+        from collage.toolchains.tvm.metaschedule import tune_all, use_tvm_threads
 
         with session.building():
             tunable = _tunable(kernel, target, workspace)
-        set_habits(exclusive=False)
-        use_threads(load_threads(target, LoadOptions(session.threads)) or usable_cores())
+        use_tvm_threads(load_threads(target, LoadOptions(session.threads)) or usable_cores())
         trials, seed = int(target.option("trials") or "1"), int(target.option("seed") or "0")
         return tune_all(tunable, tvm_target(target), trials, seed, session)
 

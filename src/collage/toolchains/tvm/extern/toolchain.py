@@ -35,13 +35,13 @@ from collage.toolchains.tvm.extern.functions import (
 from collage.toolchains.tvm.kernels import (
     LEVELS,
     MachineKernel,
+    add_threads,
     build_library,
     import_kernel,
     machine_facts,
     tvm_availability,
 )
 from collage.toolchains.tvm.known_wrong import support
-from collage.toolchains.tvm.threads import set_habits
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -122,7 +122,9 @@ class ExternToolchain(ToolchainBase):
         library = workspace / f"{name}.extern{options}.so"
         lent = build_library(module, target, library)
         saved = [save_kernel(call.model, workspace) for call in calls]
-        files = list(dict.fromkeys([library.name, *(file for files in saved for file in files)]))
+        files = list(
+            dict.fromkeys([library.name, add_threads(workspace), *(file for files in saved for file in files)])
+        )
         told = [[call.function.label, files.index(model)] for call, (model, *_) in zip(calls, saved, strict=True)]
         return Compiled(
             self.name,
@@ -144,13 +146,12 @@ class ExternToolchain(ToolchainBase):
         from collage.toolchains.tvm.extern.lowering import registered
 
         threads = load_threads(target, options) or usable_cores()
-        set_habits(exclusive=False)
         functions = [
             _bind(self._libraries.get(label), ir.load(workspace / compiled.files[index]), threads)
             for label, index in compiled.metadata["calls"]
         ]
         with registered(functions):
-            return MachineKernel(workspace / compiled.files[0], compiled, threads)
+            return MachineKernel(workspace, compiled, threads, exclusive=False)
 
 
 def _stands_for(function: ExternFunction, match: Any) -> bool:
