@@ -41,7 +41,6 @@ def _sections(command: Any, name: str, parent: Any) -> Iterator[str]:
         yield f"## `{name}`\n"
     if command.help:
         yield _described(inspect.cleandoc(command.help))
-    yield f"```text\n{' '.join([name, *command.collect_usage_pieces(context)])}\n```\n"
     yield from _table(command, context)
     for own, sub_command in getattr(command, "commands", {}).items():
         yield from _sections(sub_command, f"{name} {own}", context)
@@ -80,7 +79,9 @@ def _table(command: Any, context: Any) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return re.sub(r" May be repeated\.|; may be repeated| \[[\dx<=>]+\]", "", " ".join(text.split())).replace(
+        "|", "\\|"
+    )
 
 
 if __name__ == "__main__":
