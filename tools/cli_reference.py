@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from collage.cli._app import app
+from collage.options import EXPERTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 HEAD = """# Command line
@@ -18,6 +19,7 @@ HEAD = """# Command line
 <!-- Written by `python tools/cli_reference.py`. Do not edit. -->
 
 Every command has `-h` or `--help`, with examples. All that report something have `--json`: one document with a `schema` number.
+Options for experts are in `collage compile --help` only.
 All that measure take `--db URL`, the timing database: a file or an SQLAlchemy URL.
 [Compiling](../compiling.md#exit-codes) lists the exit codes.
 """
@@ -67,7 +69,9 @@ def _table(command: Any, context: Any) -> Iterator[str]:
     shown = [
         each
         for each in command.get_params(context)
-        if not each.name.endswith("_completion") and each.name not in ("help", "json", "db")
+        if not each.name.endswith("_completion")
+        and each.name not in ("help", "json", "db")
+        and getattr(each, "rich_help_panel", None) != EXPERTS
     ]
     records = [record for each in shown if (record := each.get_help_record(context))]
     if not records:
