@@ -9,6 +9,9 @@ MODELS ?=
 SMALL := -n 2 tests/unit tests/hostile tests/toolchain tests/fuzz
 # Those of tests/crash take longest, and are few in each file: they begin first.
 WHOLE := -n 4 --dist loadfile --no-loadscope-reorder tests/crash tests/e2e
+# Toolchains that are no part of the package `collage`: each has its tests, in a run of their own.
+PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))
+APART := -n 2 packages
 
 .PHONY: demo test test-all lowest coverage types fuzz lint docs bench gpu clean
 
@@ -18,10 +21,12 @@ demo: $(VENV)/demo.stamp  ## compile, run and bench two real models
 test: $(VENV)/dev.stamp lint  ## the default tests
 	$(BIN)/python -m pytest -m "not slow" $(SMALL)
 	$(BIN)/python -m pytest -m "not slow" $(WHOLE)
+	$(BIN)/python -m pytest -m "not slow" $(APART)
 
 test-all: $(VENV)/dev.stamp lint  ## the long ones too, and random graphs that are new each time
 	$(BIN)/python -m pytest --hypothesis-profile=fresh $(SMALL)
 	$(BIN)/python -m pytest --hypothesis-profile=fresh $(WHOLE)
+	$(BIN)/python -m pytest --hypothesis-profile=fresh $(APART)
 
 # Tests that need neither torch nor a toolchain beside those of the extra `cpu`, with the oldest versions that pyproject.toml admits.
 LOWEST := tests/unit/graph tests/unit/pattern tests/unit/transform tests/unit/database tests/unit/numerics tests/unit/search \
@@ -57,7 +62,7 @@ dist:  ## the distributions, in .cache/dist: source and wheel of the whole, whee
 	rm -rf .cache/dist && $(PYTHON) -m venv .cache/build
 	.cache/build/bin/pip install -q --disable-pip-version-check build
 	.cache/build/bin/python -m build -o .cache/dist .
-	.cache/build/bin/python -m build --wheel -o .cache/dist packaging/runtime
+	for folder in packaging/runtime $(PACKAGES); do .cache/build/bin/python -m build --wheel -o .cache/dist $$folder || exit 1; done
 
 try-dist:  ## the wheel with its extra `cpu` in a clean environment: the quick start of the README
 	rm -rf .cache/clean && $(PYTHON) -m venv .cache/clean
@@ -69,15 +74,17 @@ bench: $(VENV)/dev.stamp  ## us against every single toolchain; MODELS=a,b picks
 
 # On a machine with a device, PYTHON_GPU is one with a CUDA build of torch and what Collage needs; see docs/cuda.md.
 PYTHON_GPU ?= $(BIN)/python
+EMPTY :=
+SOURCES := $(subst $(EMPTY) ,:,src . $(addsuffix /src,$(PACKAGES)))
 
 gpu:  ## the contract of every CUDA toolchain, then us against each; needs an NVIDIA GPU
-	PYTHONPATH=src:. $(PYTHON_GPU) -m pytest -p no:cacheprovider -n 8 -rs tests/gpu tests/unit/runtime/test_device_chain.py
-	PYTHONPATH=src:. $(PYTHON_GPU) -m benchmarks.bench --device cuda $(if $(MODELS),--models $(MODELS))
+	PYTHONPATH=$(SOURCES) $(PYTHON_GPU) -m pytest -p no:cacheprovider -n 8 -rs packages/collage-cuda/tests/gpu tests/unit/runtime/test_device_chain.py
+	PYTHONPATH=$(SOURCES) $(PYTHON_GPU) -m benchmarks.bench --device cuda $(if $(MODELS),--models $(MODELS))
 
-$(VENV)/demo.stamp: requirements.txt pyproject.toml
+$(VENV)/demo.stamp: requirements.txt pyproject.toml $(wildcard packages/*/pyproject.toml)
 	$(PYTHON) -m venv $(VENV) 2>/dev/null || python3 -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check -r requirements.txt
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps -e . $(addprefix -e ,$(PACKAGES))
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/demo.stamp requirements-dev.txt

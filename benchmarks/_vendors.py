@@ -216,8 +216,8 @@ def torch_table_case(model: onnx.ModelProto, compile_it: Callable[[Any, Sequence
     import torch
 
     from collage.frontend import read_model
-    from collage.toolchains.torch.ops import Program, from_array, to_array
     from collage.transform import prepare
+    from collage_torch.ops import Program, from_array, to_array
 
     program = Program(prepare(read_model(model)))
 

@@ -28,9 +28,10 @@ from benchmarks.search import Opened, session
 from collage.compiler.additive_error import additive_error
 from collage.compiler.candidates import gather_specs
 from collage.compiler.final_comparison import built_plans, compared, finalist_of
-from collage.compiler.plans import Plan, PlannedKernel, predicted_s, single_plans
+from collage.compiler.plans import predicted_s, single_plans
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, SubGraph
+from collage.plan import Plan, PlannedKernel
 from collage.target import Target
 
 BAR = 0.1
@@ -82,7 +83,7 @@ def compare(opened: Opened, label: str, plan: Plan) -> float | None:
     places = [place for place in plan.kernels if place.target in spec_of]
     opened.costs.measure([CandidateKernel(p.sub_graph, p.target, spec_of[p.target], ("forced",)) for p in places])
     singles = single_plans(opened.problem, opened.survey, ())
-    problem, running = opened.problem, opened.session
+    problem, running = opened.problem, opened.lab.session
     recipes, failures = built_plans(problem, running, [*singles, plan], opened.costs.why_wrong)
     built = [each for each in (*singles, plan) if each.name in recipes]
     finalists = [finalist_of(problem, running, each, recipes[each.name]) for each in built]

@@ -48,7 +48,7 @@ def cuda_menu() -> list[str]:
         SystemExit: There is no device, or nothing can use it.
     """
     from collage.inspection import describe_targets
-    from collage.toolchains.torch import cuda_support
+    from collage_cuda import cuda_support
 
     gpu = cuda_support.find_gpu()
     if isinstance(gpu, cuda_support.Absence):

@@ -152,14 +152,14 @@ def taken(name: str, chosen: Sequence[Case]) -> set[str]:
 
 def computes_shapes(kernel: ir.Model) -> bool:
     """Whether the table of torch calls would compute a shape from what is in an input."""
-    from collage.toolchains.torch.ops import Program
+    from collage_torch.ops import Program
 
     return Program(kernel).reads_values_on_host
 
 
 def with_constants(case: Case) -> Case:
     """The case with what says how as constants: what the table of torch calls reads before it computes."""
-    from collage.toolchains.torch.ops import OPS
+    from collage_torch.ops import OPS
 
     given = [value.name for value in case.model.graph.input]
     says_how = {

@@ -47,9 +47,10 @@ from collage.compiler.candidates import collect, gather_specs
 from collage.compiler.cost_table import CostTable
 from collage.compiler.device_placement import prepare_and_plan_devices
 from collage.compiler.final_comparison import choose
+from collage.compiler.lab import Lab
 from collage.compiler.opening import measure_session
 from collage.compiler.partition_search import search_partition, search_until_stable
-from collage.compiler.plans import Plan, single_plans
+from collage.compiler.plans import single_plans
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey, survey_model
 from collage.database.database import Database
@@ -57,8 +58,8 @@ from collage.database.queries import listing
 from collage.frontend import place_weights, read_model
 from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport
 from collage.graph import SubGraph
-from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
+from collage.plan import Plan
 from collage.search import Partitioning, SearchResult
 from collage.toolchains import choose_menu, registry
 
@@ -133,7 +134,7 @@ def race(opened: Opened, found: Mapping[str, Partitioning[CandidateKernel]]) -> 
         names[mode] = same.name
         if same is plan:
             plans.append(plan)
-    standings = choose(opened.problem, opened.costs, opened.session, plans).standings
+    standings = choose(opened.lab, plans).standings
     timed = {name: standing.time.median_s for name, standing in standings.items() if standing.time}
     single_s = min(timed[plan.name] for plan in plans if plan.single and plan.name in timed)
     for mode, name in names.items():
@@ -163,14 +164,23 @@ def row(name: str, mode: str, keys: int, measured: int, cost_s: float, best_s: f
 class Opened:
     """A model that was surveyed, and whose costs can be asked for."""
 
-    problem: Problem
-    survey: Survey
-    session: MeasureSession
-    costs: CostTable
+    lab: Lab
     records: TuningRecords
 
+    @property
+    def problem(self) -> Problem:
+        return self.lab.problem
+
+    @property
+    def survey(self) -> Survey:
+        return self.lab.survey
+
+    @property
+    def costs(self) -> CostTable:
+        return self.lab.costs
+
     def search_until_stable(self, index: CandidateKernelIndex) -> SearchResult[CandidateKernel]:
-        return search_until_stable(self.problem, self.survey, self.costs, self.records, index)[1]
+        return search_until_stable(self.lab, self.records, index)[1]
 
 
 @contextmanager
@@ -197,10 +207,9 @@ def session(
     ):
         model = place_weights(prepared, Path(folder))
         problem = Problem.of(model, choose_menu(menu, toolchains), toolchains, options)
-        survey = survey_model(problem, measuring, database, stack=stack)
-        costs = CostTable(survey.problem, survey, measuring, database)
-        costs.learn()
-        yield Opened(survey.problem, survey, measuring, costs, TuningRecords(measuring, database))
+        lab = Lab(survey_model(problem, measuring, stack=stack), measuring)
+        lab.costs.learn()
+        yield Opened(lab, TuningRecords(measuring))
 
 
 def progress(line: str) -> None:
@@ -214,7 +223,7 @@ def proposed(opened: Opened) -> CandidateKernelIndex:
 
 
 def one_per_key(opened: Opened, index: CandidateKernelIndex) -> list[CandidateKernel]:
-    return list({opened.problem.key_of(c.sub_graph, c.target): c for c in index}.values())
+    return list({opened.problem.key_of(c): c for c in index}.values())
 
 
 def main() -> None:

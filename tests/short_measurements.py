@@ -48,9 +48,9 @@ def _peak_of_before(database: Database) -> Peak:
     return _peaks[0]
 
 
-def _overheads_of_before(target: Target, measure_session: MeasureSession, database: Database) -> Overheads:
+def _overheads_of_before(target: Target, measure_session: MeasureSession) -> Overheads:
     """Return the overheads of a target, which are the same in every test with the same build."""
     name = str(target), measure_session.availability(target).build, measure_session.threads
     if name not in _overheads:
-        _overheads[name] = measure_overheads(target, measure_session, database)
+        _overheads[name] = measure_overheads(target, measure_session)
     return _overheads[name]

@@ -17,6 +17,13 @@ REPOSITORY = ""
 # False until the package index has NAME. Until then an install line names a checkout.
 IS_PUBLISHED = False
 
+# The packages that an extra brings and the index does not have yet, by extra: they are installed from their folders.
+_FOLDERS = {
+    "torch": ("./packages/collage-torch", "./packages/collage-extern"),
+    "iree": ("./packages/collage-iree",),
+    "cuda": ("./packages/collage-torch", "./packages/collage-cuda"),
+}
+
 WHERE = "" if IS_PUBLISHED else " in a checkout of Collage"
 """The end of a sentence with an install command: the folder in which it works."""
 
@@ -31,5 +38,7 @@ def install_command(*extras: str, runtime: bool = False, again: bool = False, pu
         published: Take it from the package index, not from a checkout.
     """
     places = (RUNTIME_NAME, "./packaging/runtime") if runtime else (NAME, ".")
-    words = f"{places[not published]}[{','.join(extras)}]" if extras else places[not published]
-    return f"pip install {'--force-reinstall ' if again else ''}'{words}'"
+    folders = [] if published else [folder for extra in extras for folder in _FOLDERS.get(extra, ())]
+    named = [extra for extra in extras if published or extra not in _FOLDERS]
+    words = f"{places[not published]}[{','.join(named)}]" if named else places[not published]
+    return " ".join([f"pip install {'--force-reinstall ' if again else ''}'{words}'", *folders])

@@ -190,7 +190,7 @@ def inspect(
             database = stack.enter_context(Database(options.db))
             session = stack.enter_context(measure_session(toolchains, database, workspace, options, say=say))
             problem = Problem.of(place_weights(model, workspace), menu, toolchains, options)
-            survey = survey_model(problem, session, database)
+            survey = survey_model(problem, session)
             try:
                 check_reference(survey, session)
             except CollageError as error:

@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from collage._errors import UsageError
+from collage.system.codec import RARE, Within, from_json, read_text, to_json
 
 __all__ = ["MOST_BRANCHES", "LabelledPart", "PlanFile", "PlanFileKernel", "read_plan"]
 
-_SCHEMA = 2
-"""The newest version: in it, kernels have bodies. A plan without any is written as version 1."""
+SCHEMA = 1
+"""Version of the file."""
 
+# A plan of a hundred thousand operators with long names has half of that.
 _MAX_BYTES = 64 << 20
-_MAX_DEPTH = 20
+# Records of a tuner, which a tuned kernel is built from.
+_LONGEST_TEXT = 16 << 20
 MOST_BRANCHES = 64
 """The largest number of a branch. Each branch of a plan takes a processor."""
+
+Names = Annotated[tuple[str, ...], Within(1)]
+"""Names of operators, one at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +42,8 @@ class LabelledPart:
     """
 
     label: str
-    nodes: tuple[str, ...]
-    parts: tuple[LabelledPart, ...] = ()
+    nodes: Names
+    parts: tuple[LabelledPart, ...] = field(default=(), metadata=RARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,31 +59,24 @@ class PlanFileKernel:
             in none.
         bodies: For an If, a Loop or a Scan with kernels in its bodies: the kernels of each body, by the name of its
             attribute. The target is then the host, which runs the operator.
+        rule: The fusion rule that proposed it; nothing depends on it.
+        tuned: The records of a tuned kernel.
     """
 
     target: str
-    nodes: tuple[str, ...]
-    parts: tuple[LabelledPart, ...] = ()
-    device: str | None = None
-    branch: int | None = None
-    bodies: tuple[tuple[PlanFileKernel, ...], ...] = ()
+    nodes: Names
+    parts: tuple[LabelledPart, ...] = field(default=(), metadata=RARE)
+    device: str | None = field(default=None, metadata=RARE)
+    branch: Annotated[int, Within(1, MOST_BRANCHES)] | None = field(default=None, metadata=RARE)
+    bodies: tuple[tuple[PlanFileKernel, ...], ...] = field(default=(), metadata=RARE)
+    rule: str = field(default="", metadata=RARE)
+    tuned: str | None = field(default=None, metadata=RARE)
 
     @property
     def targets(self) -> tuple[str, ...]:
         """The targets of the kernel and of those in its bodies, each once."""
         inner = [target for body in self.bodies for kernel in body for target in kernel.targets]
         return tuple(dict.fromkeys([self.target, *inner]))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the kernel as JSON values."""
-        return {
-            "target": self.target,
-            "nodes": list(self.nodes),
-            **({"parts": [_part_to_json(part) for part in self.parts]} if self.parts else {}),
-            **({"device": self.device} if self.device is not None else {}),
-            **({"branch": self.branch} if self.branch is not None else {}),
-            **({"bodies": [[kernel.to_json() for kernel in body] for body in self.bodies]} if self.bodies else {}),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +98,7 @@ class PlanFile:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
-        return {
-            "schema": _SCHEMA if any(kernel.bodies for kernel in self.kernels) else 1,
-            "model": self.model,
-            "kernels": [kernel.to_json() for kernel in self.kernels],
-        }
+        return {"schema": SCHEMA, **to_json(self)}
 
     @classmethod
     def from_json(cls, data: Any) -> PlanFile:
@@ -112,16 +107,14 @@ class PlanFile:
         Raises:
             UsageError: It is not a plan; the message names the fault.
         """
-        _check_keys(data, "the plan", {"schema", "kernels"}, {"model"})
-        if type(data["schema"]) is not int or not 1 <= data["schema"] <= _SCHEMA:
-            raise UsageError(f"the plan has schema {str(data['schema'])[:40]}, this version reads 1 to {_SCHEMA}")
-        kernels = data["kernels"]
-        if not isinstance(kernels, list):
-            raise UsageError("'kernels' of the plan is not a list")
-        return cls(
-            tuple(_kernel(each, f"kernel {number} of the plan") for number, each in enumerate(kernels, 1)),
-            _text(data.get("model", ""), "'model' of the plan"),
-        )
+        fields = dict(data) if isinstance(data, Mapping) else {}
+        schema = fields.pop("schema", None)
+        if type(schema) is not int or schema != SCHEMA:
+            raise UsageError(f"the plan has schema {str(schema)[:40]}, this version reads {SCHEMA}")
+        try:
+            return from_json(cls, fields, what="the plan", is_strict=True, longest_text=_LONGEST_TEXT)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
 
     def save(self, path: str | Path) -> None:
         """Write the plan to a file.
@@ -146,67 +139,12 @@ def read_plan(path: str | Path) -> PlanFile:
             text = file.read(_MAX_BYTES + 1)
         if len(text) > _MAX_BYTES:
             raise UsageError(f"{path} is too large to be a plan")
-        data = json.loads(text.decode("utf-8"))
+        data = read_text(text)
     except OSError as error:
         raise UsageError(f"cannot read the plan {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{path} is not a plan: it is not JSON: {str(error)[:200]}") from error
     try:
         return PlanFile.from_json(data)
     except UsageError as error:
         raise UsageError(f"{path} cannot be used: {error}") from error
-
-
-def _kernel(data: Any, where: str, depth: int = 0) -> PlanFileKernel:
-    _check_keys(data, where, {"target", "nodes"}, {"parts", "device", "branch", "bodies"})
-    device, branch, bodies = data.get("device"), data.get("branch"), data.get("bodies", [])
-    if branch is not None and (type(branch) is not int or not 1 <= branch <= MOST_BRANCHES):
-        raise UsageError(f"'branch' of {where} is not a number from 1 to {MOST_BRANCHES}")
-    if not isinstance(bodies, list) or not all(isinstance(body, list) for body in bodies) or depth > _MAX_DEPTH:
-        raise UsageError(f"'bodies' of {where} is not a list of lists, or nested too deeply")
-    return PlanFileKernel(
-        _text(data["target"], f"'target' of {where}"),
-        _names(data["nodes"], where),
-        _parts(data.get("parts", []), where, 0),
-        None if device is None else _text(device, f"'device' of {where}"),
-        branch,
-        tuple(tuple(_kernel(each, f"a body of {where}", depth + 1) for each in body) for body in bodies),
-    )
-
-
-def _parts(data: Any, where: str, depth: int) -> tuple[LabelledPart, ...]:
-    if not isinstance(data, list) or depth > _MAX_DEPTH:
-        raise UsageError(f"'parts' of {where} is not a list, or nested too deeply")
-    parts = []
-    for each in data:
-        _check_keys(each, f"a part of {where}", {"label", "nodes"}, {"parts"})
-        label = _text(each["label"], f"'label' of a part of {where}")
-        parts.append(LabelledPart(label, _names(each["nodes"], where), _parts(each.get("parts", []), where, depth + 1)))
-    return tuple(parts)
-
-
-def _part_to_json(part: LabelledPart) -> dict[str, Any]:
-    more = {"parts": [_part_to_json(each) for each in part.parts]} if part.parts else {}
-    return {"label": part.label, "nodes": list(part.nodes), **more}
-
-
-def _names(data: Any, where: str) -> tuple[str, ...]:
-    if not isinstance(data, list) or not data or not all(isinstance(name, str) for name in data):
-        raise UsageError(f"'nodes' of {where} is not a list of names of operators")
-    return tuple(data)
-
-
-def _text(data: Any, what: str) -> str:
-    if not isinstance(data, str):
-        raise UsageError(f"{what} is not a text")
-    return data
-
-
-def _check_keys(data: Any, where: str, needed: set[str], optional: set[str]) -> None:
-    if not isinstance(data, Mapping):
-        raise UsageError(f"{where} is not a JSON object")
-    if missing := sorted(needed - set(data)):
-        raise UsageError(f"{where} has no {missing[0]!r}")
-    if unknown := sorted(set(map(str, data)) - needed - optional):
-        known = ", ".join(sorted(needed | optional))
-        raise UsageError(f"{where} has {unknown[0][:80]!r}, which is not known; known are {known}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from onnx import TensorProto, helper
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.cost.workload_key import WorkloadKey
-from collage.database.database import Database
+from collage.database import Database, FactKind
 from collage.toolchains import Registry
 from tests.fixed_time_toolchain import DeclaredToolchain
 
 KEY = WorkloadKey("kernel", "(1, 2)float32", "llvm", "tvm 1", "machine", 0, 4)
+NOTE: FactKind[Mapping[str, int]] = FactKind("note", Mapping[str, int])
 SHARED = 10
 # Neighbours have different favourites, so that no two covers cost nearly the same.
 OPERATORS = ("Relu", "Exp", "Abs", "Exp", "Relu")
@@ -47,7 +49,7 @@ def write(url: str, tuner: str, count: str) -> None:
             found = database.find(key)
             assert found is None or found.outcome.time == outcome_of(key).time
             database.record(key, outcome_of(key))
-            database.keep_fact({"number": number}, fact="note", tuner=tuner)
+            database.keep_fact(NOTE, {"number": number}, tuner=tuner)
 
 
 def model(operators: tuple[str, ...] = OPERATORS) -> onnx.ModelProto:

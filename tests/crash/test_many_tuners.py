@@ -51,7 +51,7 @@ def test_eight_processes_read_and_write_at_once(database_url: str) -> None:
             assert found.time == _tuners.outcome_of(key).time
             assert kept[key.digest]["parts"] == dict(key.parts())
         for tuner in TUNERS:
-            assert database.fact(fact="note", tuner=tuner) == {"number": count - 1}
+            assert database.fact(_tuners.NOTE, tuner=tuner) == {"number": count - 1}
 
 
 @pytest.mark.slow

@@ -112,12 +112,13 @@ def force(path: Path, split: int, first: str, second: str) -> collage.Executable
 
     from collage.compiler.opening import measure_session
     from collage.compiler.pipeline import settle
-    from collage.compiler.plans import Plan, PlannedKernel, lower
+    from collage.compiler.plans import lower
     from collage.compiler.problem import Problem
     from collage.database import Database
     from collage.frontend import place_weights, read_model
     from collage.graph import IndexSet, SubGraph
     from collage.options import CompileOptions
+    from collage.plan import Plan, PlannedKernel
     from collage.toolchains import registry
     from collage.transform import prepare
 

@@ -17,7 +17,6 @@ from onnx import TensorProto, helper
 
 import collage
 from collage.compiler.final_comparison import finalist_of
-from collage.compiler.plans import Plan
 from collage.compiler.problem import Problem
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Interval, Summary
@@ -26,6 +25,7 @@ from collage.measure.comparison import Comparison
 from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.jobs import Job
 from collage.measure.session import MeasureSession
+from collage.plan import Plan
 from collage.runtime import Recipe
 from collage.target import Target
 from collage.testing import FakeToolchain

@@ -13,6 +13,7 @@ import pytest
 
 import collage
 from collage.cost.statistics import Interval
+from collage.database import FactKind
 from collage.database.database import Database
 from collage.fusion import FusionOptions, FusionStyle
 from collage.measure.comparison import Comparison
@@ -166,29 +167,32 @@ def test_what_is_wrong_now_is_searched_anew(machine: Machine, tmp_path: Path, mo
     assert kernels(second) == kernels(first)
 
 
+STORED: FactKind[dict[str, Any]] = FactKind("result", dict[str, Any])
+
+
 def _drop_a_kernel(plan: dict[str, Any]) -> None:
-    plan["kernels"] = plan["kernels"][1:]
+    plan["file"]["kernels"] = plan["file"]["kernels"][1:]
 
 
 def _overlap(plan: dict[str, Any]) -> None:
-    plan["kernels"] = [*plan["kernels"], plan["kernels"][0]]
+    plan["file"]["kernels"] = [*plan["file"]["kernels"], plan["file"]["kernels"][0]]
 
 
 def _another_graph(plan: dict[str, Any]) -> None:
-    plan["kernels"][0]["nodes"] = [1000]
+    plan["file"]["kernels"][0]["nodes"] = ["nowhere"]
 
 
 def _another_target(plan: dict[str, Any]) -> None:
-    plan["kernels"][0]["target"] = "llvm -compiler=elsewhere"
+    plan["file"]["kernels"][0]["target"] = "llvm -compiler=elsewhere"
 
 
 def _no_target(plan: dict[str, Any]) -> None:
-    plan["kernels"][0]["target"] = "; nothing"
+    plan["file"]["kernels"][0]["target"] = "; nothing"
 
 
 def _parts_outside(plan: dict[str, Any]) -> None:
-    kernel = plan["kernels"][0]
-    inner = {"nodes": [99], "label": "inner", "parts": []}
+    kernel = plan["file"]["kernels"][0]
+    inner = {"nodes": ["nowhere"], "label": "inner"}
     kernel["parts"] = [{"nodes": kernel["nodes"][:1], "label": "outer", "parts": [inner]}]
 
 
@@ -211,10 +215,10 @@ def test_a_damaged_result_is_as_good_as_none(
 ) -> None:
     first = compiled(tmp_path, machine.operators, finals=True)
     with Database(str(tmp_path / "db.sqlite")) as database:
-        ((name, value),) = database.facts("plan-3")
+        ((name, value),) = database.facts(STORED)
         damaged = copy.deepcopy(value)
-        damage(damaged["plans"][0])
-        database.keep_fact(damaged, **name)
+        damage(next(iter(damaged["plans"].values())))
+        database.keep_fact(STORED, damaged, **name)
     second = compiled(tmp_path, machine.operators, finals=True)
     assert second.report["search"]["raced"]
     assert second.report["search"]["measured"] == 0

@@ -20,18 +20,12 @@ from collage.toolchains.onnxruntime.toolchain import OnnxRuntimeToolchain
 from collage.toolchains.openvino.toolchain import OpenVinoToolchain
 from collage.toolchains.sdk import import_probe
 from collage.toolchains.sdk.import_probe import import_failure, importing_here
-from collage.toolchains.torch.inductor.toolchain import InductorToolchain
-from collage.toolchains.torch.onednn.toolchain import OneDnnToolchain
-from collage.toolchains.tvm.extern.toolchain import ExternToolchain
 from collage.toolchains.tvm.toolchain import TvmToolchain
 
 IMPORTED: list[tuple[Toolchain, str]] = [
     (OnnxRuntimeToolchain(), "onnxruntime"),
     (OpenVinoToolchain(), "openvino"),
     (TvmToolchain(), "tvm"),
-    (ExternToolchain(), "tvm"),
-    (OneDnnToolchain(), "torch"),
-    (InductorToolchain(), "torch"),
 ]
 BROKEN = {
     "raises": ("raise OSError('libfoo.so: no such file')", "libfoo.so: no such file"),

@@ -17,15 +17,12 @@ from collage._errors import Unsupported
 from collage.target import Target
 from collage.toolchains import LoadOptions, Toolchain
 from collage.toolchains.host.toolchain import HostToolchain
-from collage.toolchains.iree.toolchain import IreeToolchain
 from collage.toolchains.onnxruntime.toolchain import OnnxRuntimeToolchain
 from collage.toolchains.openvino.toolchain import OpenVinoToolchain
-from collage.toolchains.torch.inductor.toolchain import InductorToolchain
-from collage.toolchains.tvm.extern.toolchain import ExternToolchain
 from collage.toolchains.tvm.toolchain import TvmToolchain
 
 TOOLCHAINS = [OnnxRuntimeToolchain(), OpenVinoToolchain(), HostToolchain()]
-SLOW_BUILDERS = [TvmToolchain(), ExternToolchain(), IreeToolchain(), InductorToolchain()]
+SLOW_BUILDERS = [TvmToolchain()]
 OPERATORS = sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""})
 DTYPES = [dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED]
 SHAPES = st.none() | st.lists(st.sampled_from([0, 1, 3, "N", None, 2**40]), max_size=4).map(ir.Shape)

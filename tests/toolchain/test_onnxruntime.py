@@ -146,14 +146,6 @@ def test_large_embedded_weights_are_spilled(tmp_path: Path, monkeypatch: pytest.
     assert all(not isinstance(v.const_value, ir.ExternalTensor) for v in model.graph.initializers.values())
 
 
-def test_a_missing_execution_provider_is_the_users_mistake(tmp_path: Path) -> None:
-    toolchain = OnnxRuntimeToolchain()
-    if "CUDAExecutionProvider" in toolchain.availability().devices:
-        pytest.skip("this build has CUDA")
-    with pytest.raises(CollageError, match="CUDAExecutionProvider"):
-        toolchain.compile(COMMON[0].model(), Target.parse("cuda -compiler=onnxruntime"), tmp_path)
-
-
 def test_an_output_of_unknown_rank_is_no_scalar(tmp_path: Path) -> None:
     text = '<ir_version: 10, opset_import: ["" : 21]> k (float[N,M] x) => (y) {y = Squeeze (x)}'
     model, toolchain = ir.from_proto(onnx.parser.parse_model(text)), OnnxRuntimeToolchain()

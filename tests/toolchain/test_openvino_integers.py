@@ -15,8 +15,8 @@ from collage._errors import Unsupported
 from collage.target import Target
 from collage.testing._toolchain_kernels import kernel
 from collage.toolchains import LoadOptions
-from collage.toolchains.openvino.integers import _Known
 from collage.toolchains.openvino.toolchain import OpenVinoToolchain
+from collage.toolchains.sdk.integer_bounds import IntegerBounds
 
 LIMIT = 50
 OPERATORS = (
@@ -80,7 +80,7 @@ def random_graph(seed: int) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
 @pytest.mark.parametrize("seed", range(150))
 def test_every_computed_number_lies_within_its_bounds(seed: int) -> None:
     proto, feeds = random_graph(seed)
-    model, known = ir.from_proto(proto), _Known(LIMIT)
+    model, known = ir.from_proto(proto), IntegerBounds(LIMIT)
     with np.errstate(over="ignore"):
         results = ReferenceEvaluator(proto).run(None, feeds)
     for value, array in zip(model.graph.outputs, results, strict=True):
@@ -183,4 +183,4 @@ def test_steps_back_that_end_the_process_are_refused(step: int, tmp_path: Path) 
 def test_bounds_of_integers_that_wrap_around_are_those_of_their_type() -> None:
     text = "(int32[2] x) => (int32[2] y) {a = Mul (x, x) y = Min (a, k)}"
     proto = onnx.shape_inference.infer_shapes(ir.to_proto(kernel("k", text, {"k": np.array(5, np.int32)})))
-    assert _Known(2**24).of(ir.from_proto(proto).graph.outputs[0]).low == -(2**31)
+    assert IntegerBounds(2**24).of(ir.from_proto(proto).graph.outputs[0]).low == -(2**31)

@@ -79,10 +79,7 @@ def seen_with(alias: str, folder: Path, how: str) -> dict[str, Any]:
     return told
 
 
-# `extern` computes with the threads of TVM and of oneDNN.
-@pytest.mark.parametrize(
-    "alias", ["onnxruntime", "openvino", "tvm", "onednn", pytest.param("extern", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("alias", ["onnxruntime", "openvino", "tvm"])
 def test_a_helper_stays_off_its_callers_processor_and_rests_between_runs(alias: str, tmp_path: Path) -> None:
     seen = seen_with(alias, tmp_path, "shared")
     assert seen["caller"]

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from tests.toolchain.tvm_cases import PAD, convolution, plain, product
 
-from collage._errors import TargetError
 from collage.target import Target
 from collage.testing._toolchain_kernels import KernelCase
 from collage.toolchains import TUNED, CompileError, LoadOptions, Tuner, TuningSession, Unsupported
@@ -103,10 +102,3 @@ def test_tuning_a_convolution_finds_what_is_at_least_as_fast(tmp_path: Path) -> 
             times.append(time.process_time() - began)
         seconds.append(min(times))
     assert seconds[1] < 1.25 * seconds[0]
-
-
-def test_on_cuda_nothing_is_tuned(tmp_path: Path) -> None:
-    model = product((64, 96), (96, 128), "y = Add (c, bias)").model()
-    assert TvmToolchain().tuning_workloads(model, Target.parse("cuda"), tmp_path) == ()
-    with pytest.raises(TargetError, match="trials"):
-        TvmToolchain().tune(model, Target.parse("cuda -trials=2 -seed=1"), tmp_path, TuningSession(1.0))

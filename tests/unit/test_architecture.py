@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted((ROOT / "src").rglob("*.py"))
+SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "packages").glob("*/src/**/*.py")])
 TOOLCHAIN_NAMES = r"onnxruntime|openvino|\btvm\b|tensorrt|cutlass|inductor|onednn|\biree\b|\bncnn\b"
 
 

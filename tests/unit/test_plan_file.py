@@ -31,7 +31,6 @@ def test_a_plan_with_bodies_comes_back_as_it_was(tmp_path: Path) -> None:
     plan.save(tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json") == plan
     assert plan.targets == ("llvm -compiler=host", "llvm", "llvm -compiler=lib")
-    assert (plan.to_json()["schema"], PLAN.to_json()["schema"]) == (2, 1)
 
 
 def test_bodies_without_end_are_refused(tmp_path: Path) -> None:
@@ -39,7 +38,7 @@ def test_bodies_without_end_are_refused(tmp_path: Path) -> None:
     for _ in range(100):
         kernel = PlanFileKernel("llvm", ("n",), bodies=((kernel,),))
     PlanFile((kernel,)).save(tmp_path / "plan.json")
-    with pytest.raises(UsageError, match="nested too deeply"):
+    with pytest.raises(UsageError, match="too deep"):
         read_plan(tmp_path / "plan.json")
 
 
@@ -48,17 +47,12 @@ def test_bodies_without_end_are_refused(tmp_path: Path) -> None:
     [
         ({"schema": 3}, "schema 3"),
         ({"schema": True}, "schema True"),
-        ({"kernels": {}}, "'kernels' of the plan is not a list"),
+        ({"kernels": {}}, "the plan.kernels is '{}'"),
         ({"kernel": []}, "'kernel', which is not known"),
-        ({"model": 3}, "'model' of the plan is not a text"),
-        ({"kernels": [{"target": "llvm"}]}, "kernel 1 of the plan has no 'nodes'"),
-        ({"kernels": [{"target": "llvm", "nodes": []}]}, "'nodes' of kernel 1"),
-        ({"kernels": [{"target": "llvm", "nodes": [3]}]}, "'nodes' of kernel 1"),
-        ({"kernels": [{"target": 1, "nodes": ["a"]}]}, "'target' of kernel 1"),
+        ({"kernels": [{"target": "llvm"}]}, "the plan.kernels[0] lacks 'nodes'"),
+        ({"kernels": [{"target": "llvm", "nodes": []}]}, "the plan.kernels[0].nodes"),
         ({"kernels": [{"target": "llvm", "nodes": ["a"], "tragte": 1}]}, "'tragte'"),
-        ({"kernels": [{"target": "llvm", "nodes": ["a"], "parts": [{"label": "x"}]}]}, "a part of kernel 1"),
-        ({"kernels": [{"target": "llvm", "nodes": ["a"], "device": 1}]}, "'device' of kernel 1"),
-        ({"kernels": [3]}, "kernel 1 of the plan is not a JSON object"),
+        ({"kernels": [{"target": "llvm", "nodes": ["a"], "branch": 0}]}, "not from 1 to 64"),
     ],
 )
 def test_what_is_wrong_is_said(change: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -73,14 +67,6 @@ def test_what_is_not_json_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(text, encoding="latin-1")
     with pytest.raises(UsageError, match="not JSON"):
         read_plan(tmp_path / "plan.json")
-
-
-def test_parts_in_parts_without_end_are_refused() -> None:
-    part: dict[str, Any] = {"label": "x", "nodes": ["a"]}
-    for _ in range(50):
-        part = {"label": "x", "nodes": ["a"], "parts": [part]}
-    with pytest.raises(UsageError, match="nested too deeply"):
-        PlanFile.from_json({"schema": 1, "kernels": [{"target": "llvm", "nodes": ["a"], "parts": [part]}]})
 
 
 def test_a_file_that_is_not_there_or_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:

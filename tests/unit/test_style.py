@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ROOT / "src" / "collage"
+SOURCES = sorted([*(ROOT / "src" / "collage").rglob("*.py"), *(ROOT / "packages").glob("*/src/**/*.py")])
 
 WORDS = "What|Whether|Who|Whom|Why|How|Which|Where|That|Those"
 FIRST_WORD = re.compile(rf"\W*({WORDS})\b")
@@ -71,7 +71,7 @@ def breaches(source: str) -> list[Breach]:
 def all_breaches() -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{each.line}: rule {each.rule}: {each.words!r}"
-        for path in sorted(SOURCES.rglob("*.py"))
+        for path in SOURCES
         for each in breaches(path.read_text())
     ]
 

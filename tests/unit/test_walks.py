@@ -21,6 +21,11 @@ from collage.options import BASIC, CompileOptions, command_options
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TOOLCHAINS: dict[str, str] = PROJECT["entry-points"]["collage.toolchains"]
+IN_PACKAGES: dict[str, str] = {
+    name: entry
+    for path in ROOT.glob("packages/*/pyproject.toml")
+    for name, entry in tomllib.loads(path.read_text())["project"]["entry-points"]["collage.toolchains"].items()
+}
 STRATEGIES: dict[str, str] = PROJECT["entry-points"]["collage.search_strategies"]
 RULES = [
     name
@@ -41,12 +46,12 @@ def walk(title: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("name", TOOLCHAINS)
+@pytest.mark.parametrize("name", [*TOOLCHAINS, *IN_PACKAGES])
 def test_a_toolchain_is_in_every_place_that_the_walk_names(name: str) -> None:
-    module, _, class_name = TOOLCHAINS[name].partition(":")
+    module, _, class_name = (TOOLCHAINS | IN_PACKAGES)[name].partition(":")
     toolchain = getattr(importlib.import_module(module), class_name)
     assert toolchain().name == name
-    tests = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
+    tests = [path.read_text() for folder in ("tests", "packages") for path in (ROOT / folder).rglob("test_*.py")]
     assert any((module in text and "ToolchainTestCase" in text) or f'"{name}"' in text for text in tests)
     assert re.search(rf"\b{name}\b", page("docs/toolchains.md"), re.IGNORECASE)
 
@@ -54,7 +59,13 @@ def test_a_toolchain_is_in_every_place_that_the_walk_names(name: str) -> None:
 def test_only_its_own_folder_and_what_the_walk_names_know_a_toolchain() -> None:
     """A toolchain that can be left out is named in no other room."""
     text = walk("Add a toolchain")
-    for place in ("pyproject.toml", "tests/toolchain/test_<name>.py", "docs/toolchains.md", "benchmarks/_vendors.py"):
+    for place in (
+        "pyproject.toml",
+        "tests/test_<name>.py",
+        "packages/collage-<name>/src/collage_<name>/",
+        "docs/toolchains.md",
+        "benchmarks/_vendors.py",
+    ):
         assert place in text
     rooms = [p for p in (ROOT / "src" / "collage").rglob("*.py") if "toolchains" not in p.parts]
     for name, entry in TOOLCHAINS.items():

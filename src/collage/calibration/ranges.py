@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from collage.calibration.samples import holds_nan, put_values
 from collage.graph import constant_tensor, set_value_means, set_value_range
+from collage.system.codec import Count
 from collage.workers.worker import Worker
 
 __all__ = [
@@ -52,8 +53,8 @@ class Ranges:
     extents: dict[str, tuple[float, float]] = field(default_factory=dict)
     unbounded: set[str] = field(default_factory=set)
     means: dict[str, list[float]] = field(default_factory=dict)
-    samples: int = 0
-    skipped: int = 0
+    samples: Count = 0
+    skipped: Count = 0
 
     def skip(self) -> None:
         """Note that a sample is left out."""
@@ -76,25 +77,6 @@ class Ranges:
                 [a + (b - a) * share for a, b in zip(old, fresh, strict=True)] if len(old) == len(fresh) else []
             )
         self.samples += 1
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the ranges as JSON values for ``from_json``."""
-        extents = {name: list(extent) for name, extent in self.extents.items()}
-        return {
-            "extents": extents,
-            "unbounded": sorted(self.unbounded),
-            "means": self.means,
-            "samples": self.samples,
-            "skipped": self.skipped,
-        }
-
-    @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Ranges:
-        """Return ranges that were written down."""
-        extents = {name: (float(low), float(high)) for name, (low, high) in told["extents"].items()}
-        return cls(
-            extents, set(told["unbounded"]), dict(told["means"]), int(told["samples"]), int(told.get("skipped", 0))
-        )
 
 
 def mean_axes(model: ir.Model) -> dict[str, int]:

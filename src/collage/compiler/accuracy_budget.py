@@ -14,10 +14,12 @@ from collections.abc import Callable, Hashable, Sequence
 from collage._errors import ToolchainError
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import finalist_of
-from collage.compiler.plans import Plan, lower, predicted_s
+from collage.compiler.lab import Lab
+from collage.compiler.plans import lower, predicted_s
 from collage.compiler.precision_session import Precision, Verdict
 from collage.compiler.problem import Problem
 from collage.measure.session import MeasureSession
+from collage.plan import Plan, identity_of
 from collage.workers.worker import Worker
 
 __all__ = ["is_reduced", "judge_plan", "judged", "keeps_limits", "plan_key", "within_budget"]
@@ -31,10 +33,7 @@ _SLOWER = 1.15
 
 
 def within_budget(
-    problem: Problem,
-    costs: CostTable,
-    session: MeasureSession,
-    precision: Precision | None,
+    lab: Lab,
     plans: Sequence[Plan],
     search_again: Callable[[], Sequence[Plan]],
     by_cuts: Callable[[Callable[[Plan], bool]], Sequence[Plan]] = lambda _: (),
@@ -42,10 +41,8 @@ def within_budget(
     """The fastest plans found whose end-to-end error keeps the budget.
 
     Args:
-        problem: The model, with the tolerance that counts.
-        costs: Costs of candidates. ``error_price_s`` is the price of errors in the search; it is 0 when this returns.
-        session: Builds kernels.
-        precision: Holds the choosing samples, on which plans are looked at.
+        lab: Builds kernels, and holds the choosing samples, on which plans are looked at. ``error_price_s`` of its costs is
+            the price of errors in the search. It is 0 when this returns.
         plans: The plans that the search found at price 0, the best first.
         search_again: The best plans at the present price.
         by_cuts: Plans that keep the budget and that no price leads to, see ``collage.compiler.precision_cuts``.
@@ -53,9 +50,10 @@ def within_budget(
     Returns:
         The fastest first, by prediction. None may be left.
     """
+    problem, costs, precision = lab.problem, lab.costs, lab.survey.precision
 
     def keeps(plan: Plan) -> bool:
-        return keeps_limits(problem, session, precision, plan)
+        return keeps_limits(problem, lab.session, precision, plan)
 
     kept = [plan for plan in plans if keeps(plan)]
     is_kept = not plans or plans[0] in kept
@@ -155,7 +153,7 @@ def judge_plan(
 
 def plan_key(plan: Plan) -> Hashable:
     """Return a key that plans share if they run the same nodes in the same kernels."""
-    return frozenset((kernel.sub_graph, kernel.target) for kernel in plan.kernels)
+    return frozenset(map(identity_of, plan.kernels))
 
 
 def is_reduced(plan: Plan) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from collage.compiler.final_comparison import FinalComparison
-from collage.compiler.plans import Plan
+from collage.plan import Plan
 
 __all__ = ["additive_error"]
 

@@ -49,7 +49,7 @@ def known_autotuned(
     groups: dict[Hashable, list[CandidateKernel]] = {}
     for candidate in candidates:
         if records.can_tune(candidate.target):
-            groups.setdefault(problem.key_of(candidate.sub_graph, candidate.target), []).append(candidate)
+            groups.setdefault(problem.key_of(candidate), []).append(candidate)
     found = []
     for alike in groups.values():
         if (known := records.find(_tuned_job(problem, costs, alike[0]))) is not None:
@@ -221,7 +221,7 @@ def _tuned_job(problem: Problem, costs: CostTable, untuned: CandidateKernel) -> 
 
 
 def _key(problem: Problem, candidate: CandidateKernel) -> Hashable:
-    return problem.key_of(candidate.sub_graph, candidate.target)
+    return problem.key_of(candidate)
 
 
 def _seconds(costs: CostTable, candidate: CandidateKernel) -> float:

@@ -6,7 +6,7 @@ The results are candidates for single nodes. They are measured as all others are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,29 +15,28 @@ import onnx_ir as ir
 
 from collage._errors import CollageError, NothingCanRun, UsageError
 from collage.compiler.choices import Choices
-from collage.compiler.cost_table import CostTable
+from collage.compiler.lab import Lab
 from collage.compiler.opening import measure_session, on_given_inputs
-from collage.compiler.plans import Plan
+from collage.compiler.plans import plan_of
 from collage.compiler.problem import Problem
 from collage.compiler.result_store import CompileResult
 from collage.compiler.survey import Survey, survey_model
 from collage.cost.cost import Cost
 from collage.cost.outcome import Status
-from collage.database.database import Database
 from collage.frontend import place_weights
 from collage.fusion import CandidateKernel, FusionSpec, UnionFusionRule
 from collage.graph import DataflowGraph, IndexSet, SubGraph, bodies, is_view
-from collage.measure.body_kernels import BodyKernel
 from collage.measure.body_problem import body_model, everything, is_searchable
 from collage.measure.reference_run import capture_reference
-from collage.measure.session import MeasureSession
 from collage.numerics.value_store import ValueStore
 from collage.options import CompileOptions
+from collage.plan import Plan, PlannedKernel
+from collage.runtime import BODIES_TARGET
 from collage.target import HOST_TARGET, Target
 
 __all__ = ["body_candidates", "estimated_bodies"]
 
-FindPlan = Callable[[Survey, MeasureSession, Database], tuple[Survey, CompileResult]]
+FindPlan = Callable[[Lab], tuple[Lab, CompileResult]]
 """A function that finds the plan of a model, as `pipeline.find_plan` does."""
 
 _LEAST_SHARE = 0.05
@@ -50,63 +49,52 @@ _OCCASIONS = ("middle", "first", "last")
 _NUMBERS = {"first": 0, "middle": 1, "last": 2}
 
 
-def body_candidates(
-    survey: Survey, session: MeasureSession, database: Database, costs: CostTable, find_plan: FindPlan
-) -> list[CandidateKernel]:
+def body_candidates(lab: Lab, find_plan: FindPlan) -> list[CandidateKernel]:
     """Return the operators whose bodies are kernels of their own as candidates, measured.
 
     Args:
-        survey: The known facts about the model.
-        session: Builds and measures, and has the values of the reference run.
-        database: The database that holds timings and results.
-        costs: Is told of the candidates, and measures them.
+        lab: Its costs learn of the candidates, and measure them.
         find_plan: Finds the plan of a body.
     """
-    found = [candidate for candidate, _ in _searched(survey, session, database, find_plan, lambda: costs.search_s_left)]
-    for candidate in found:
-        costs.introduce_variant(candidate.target, HOST_TARGET)
+    costs = lab.costs
+    found = [candidate for candidate, _ in _search(lab, find_plan, lambda: costs.search_s_left)]
+    if found:
+        costs.introduce_variant(BODIES_TARGET, HOST_TARGET)
     costs.introduce(found)
     costs.measure(found)
     return found
 
 
-def estimated_bodies(
-    survey: Survey, session: MeasureSession, database: Database, find_plan: FindPlan
-) -> list[tuple[CandidateKernel, Cost]]:
+def estimated_bodies(lab: Lab, find_plan: FindPlan) -> list[tuple[CandidateKernel, Cost]]:
     """Return the same candidates with estimated costs: the cost of each body times the number of its runs, summed.
 
     Args:
-        survey: The known facts about the model; nothing was timed.
-        session: Builds, and has the values of the reference run.
-        database: The database that holds facts.
+        lab: Nothing was timed in it.
         find_plan: Finds the plan of a body by the estimator's word.
     """
-    return list(_searched(survey, session, database, find_plan))
+    return list(_search(lab, find_plan))
 
 
-def _searched(
-    survey: Survey,
-    session: MeasureSession,
-    database: Database,
-    find_plan: FindPlan,
-    seconds_left: Callable[[], float] | None = None,
+def _search(
+    lab: Lab, find_plan: FindPlan, seconds_left: Callable[[], float] | None = None
 ) -> Iterator[tuple[CandidateKernel, Cost]]:
     """Yield candidates with the predicted cost of their bodies; without a clock, nothing is timed."""
-    problem = survey.problem
+    problem = lab.problem
     for i, node in enumerate(problem.graph.nodes if problem.placement is None else ()):
-        if not is_searchable(node) or not _is_worth_it(survey, i):
+        if not is_searchable(node) or not _is_worth_it(lab.survey, i):
             continue
         seconds = None if seconds_left is None else seconds_left()
         if seconds is not None and seconds <= 0:
             return
         try:
-            found = _BodySearch(survey, session, database, i, seconds, find_plan).found()
+            found = _BodySearch(lab, i, seconds, find_plan).plans()
         except CollageError as error:
-            session.say(f"the bodies of {node.name!r} are not searched: {str(error)[:200]}")
+            lab.say(f"the bodies of {node.name!r} are not searched: {str(error)[:200]}")
             continue
-        for target, cost in found:
-            candidate = CandidateKernel(SubGraph(problem.graph, IndexSet.of(i)), target, _SPEC, ("bodies",))
-            if problem.choices.allows(candidate.sub_graph, target):
+        for plans, cost in found:
+            sub_graph = SubGraph(problem.graph, IndexSet.of(i))
+            candidate = CandidateKernel(sub_graph, BODIES_TARGET, _SPEC, ("bodies",), bodies=plans)
+            if problem.choices.allows(sub_graph, BODIES_TARGET):
                 yield candidate, cost
 
 
@@ -132,45 +120,41 @@ class _BodySearch:
     """The search of the bodies of one node.
 
     Attributes:
-        survey: The known facts about the model.
-        session: Builds and measures.
-        database: The database that holds facts.
+        lab: Measures the kernels of the model.
         index: The node.
         seconds: Seconds that are left; None if nothing is timed.
         find_plan: Finds the plan of a body.
     """
 
-    survey: Survey
-    session: MeasureSession
-    database: Database
+    lab: Lab
     index: int
     seconds: float | None
     find_plan: FindPlan
 
     @property
     def _node(self) -> ir.Node:
-        return self.survey.problem.graph.node(self.index)
+        return self.lab.problem.graph.node(self.index)
 
     @property
     def _takers(self) -> list[Target]:
         """The targets that take the node with its bodies, and are not known to be wrong."""
-        found = [target for target in self.survey.usable if not target.is_reduced]
-        right = [target for target in found if self.survey.baselines[target].whole.status is not Status.WRONG]
-        return [target for target in right if self.survey.coverage_of(target)(self._node).ok]
+        found = [target for target in self.lab.survey.usable if not target.is_reduced]
+        right = [target for target in found if self.lab.survey.baselines[target].whole.status is not Status.WRONG]
+        return [target for target in right if self.lab.survey.coverage_of(target)(self._node).ok]
 
-    def found(self) -> list[tuple[Target, Cost]]:
-        """Return the targets that stand for the plans of the node's bodies, at most two: of the best ones, and of singles.
+    def plans(self) -> list[tuple[tuple[Plan, ...], Cost]]:
+        """Return plans of the node's bodies, at most two: the best ones, and those of single targets.
 
         Each comes with the sum of what its bodies were predicted to cost.
         """
-        problem, node = self.survey.problem, self._node
+        problem, node = self.lab.problem, self._node
         graphs = [DataflowGraph(body, model=problem.model) for body in bodies(node)]
-        folder = self.session.workspace / f"bodies_{self.index}"
+        folder = self.lab.session.workspace / f"bodies_{self.index}"
         runs = self._recorded(graphs, folder)
-        times = [s for target in self._takers if (s := _node_s(self.survey, target, self.index)) is not None]
+        times = [s for target in self._takers if (s := _node_s(self.lab.survey, target, self.index)) is not None]
         if times and min(times) < _LEAST_RUN_S * sum(runs):
             return []
-        self.session.say(f"searching the bodies of {node.name!r}, which ran {', '.join(map(str, runs))} times")
+        self.lab.say(f"searching the bodies of {node.name!r}, which ran {', '.join(map(str, runs))} times")
         plans = [
             self._plans(number, graph, count, folder)
             if count and len(graph)
@@ -178,73 +162,70 @@ class _BodySearch:
             for number, (graph, count) in enumerate(zip(graphs, runs, strict=True))
         ]
         chosen = [[body[min(choice, len(body) - 1)] for body in plans] for choice in range(max(map(len, plans)))]
-        costs = {tuple(kernels for kernels, _ in each): Cost.sum(cost for _, cost in each) for each in chosen}
-        return [(problem.kernels.bodies.add(plan, self.session.build_of), cost) for plan, cost in costs.items()]
+        costs = {tuple(plan for plan, _ in each): Cost.sum(cost for _, cost in each) for each in chosen}
+        return list(costs.items())
 
     def _recorded(self, graphs: Sequence[DataflowGraph], folder: Path) -> list[int]:
         """Run the node on the host, keep the inputs of its bodies, and return the number of runs of each."""
-        problem = self.survey.problem
-        plan = tuple((BodyKernel(everything(graph).inside, HOST_TARGET),) if len(graph) else () for graph in graphs)
-        target = problem.kernels.bodies.add(plan, self.session.build_of)
-        kernel = problem.kernels.model(1 << self.index, target)
-        return self.session.record_bodies(kernel, target, self.session.values, folder)
+        problem = self.lab.problem
+        plans = tuple(_whole(graph, HOST_TARGET) for graph in graphs)
+        kernel = problem.kernels.model(1 << self.index, BODIES_TARGET, plans)
+        return self.lab.session.record_bodies(kernel, BODIES_TARGET, self.lab.session.values, folder)
 
-    def _alone(self, number: int, graph: DataflowGraph) -> tuple[BodyKernel, ...]:
+    def _alone(self, number: int, graph: DataflowGraph) -> Plan:
         """Return a body that the reference run did not enter as one kernel, on the first target that takes node and body."""
-        if not len(graph):
-            return ()
         target = HOST_TARGET
         if not all(map(is_view, graph.nodes)):
             model = body_model(graph, self._node, f"body_{number}_of_{self.index}_alone")
-            target = next((each for each in self._takers if self.session.try_build(model, each) is None), HOST_TARGET)
-        return (BodyKernel(everything(graph).inside, target),)
+            target = next(
+                (each for each in self._takers if self.lab.session.try_build(model, each) is None), HOST_TARGET
+            )
+        return _whole(graph, target)
 
-    def _plans(
-        self, number: int, graph: DataflowGraph, count: int, folder: Path
-    ) -> list[tuple[tuple[BodyKernel, ...], Cost]]:
+    def _plans(self, number: int, graph: DataflowGraph, count: int, folder: Path) -> list[tuple[Plan, Cost]]:
         """Return the best plan of a body, and its fastest single target if that differs, with the cost of all its runs."""
-        problem, node = self.survey.problem, self._node
+        problem, node = self.lab.problem, self._node
         model = body_model(graph, node, f"body_{number}_of_{self.index}")
         stores = {name: ValueStore(folder / f"{number}_{_NUMBERS[name]}") for name in _OCCASIONS}
         workspace = folder / f"body_{number}"
         workspace.mkdir()
         inputs = _inputs(model, stores["middle"])
         options = on_given_inputs(self._options(graph, inputs), model)
-        say = partial(_within, self.session.say, str(node.name))
+        say = partial(_within, self.lab.session.say, str(node.name))
         menu = [
             target
             for target in problem.menu
-            if not target.is_reduced and self.survey.baselines[target].availability.available
+            if not target.is_reduced and self.lab.survey.baselines[target].availability.available
         ]
         with measure_session(
-            problem.toolchains, self.database, workspace, options, workers=self.session.workers, say=say
+            problem.toolchains, self.lab.database, workspace, options, workers=self.lab.session.workers, say=say
         ) as session:
             inner = Problem.of(place_weights(model, workspace), menu, problem.toolchains, options)
             inner = inner.ending_at(problem.comparison_plan.ends_at)
-            survey = survey_model(inner, session, self.database, is_timed=self.seconds is not None)
+            survey = survey_model(inner, session, is_timed=self.seconds is not None)
             for name in _OCCASIONS[1:]:
                 store = ValueStore(workspace / f"{name}_values")
                 capture_reference(inner.model, _inputs(inner.model, stores[name]), session, store)
                 session.other_folders.append(store.folder)
-            survey, result = self.find_plan(survey, session, self.database)
+            lab, result = self.find_plan(Lab(survey, session))
             plan = result.finals.plan
             if plan is None:
                 raise NothingCanRun(f"no plan of a body of {node.name!r} can be built")
             predicted = result.predicted_s.get(plan.name)
             unknown = Cost.unknown(len(problem.menu))
             costs = [unknown if predicted is None else Cost(seconds=count * predicted), unknown]
-            moved = [self._moved(survey.problem, graph, each) for each in (plan, *_fastest_single(survey))]
+            moved = [_moved(lab.problem, graph, each) for each in (plan, *_fastest_single(lab.survey))]
             return [*zip(dict.fromkeys(moved), costs, strict=False)]
 
     def _options(self, graph: DataflowGraph, inputs: Mapping[str, Any]) -> CompileOptions:
         """Return the options of a search of a body: for latency, in the own precision of the model, without a comparison."""
-        options, menu = self.survey.problem.options, self.survey.problem.menu
+        options, menu = self.lab.problem.options, self.lab.problem.menu
 
         def fitting(texts: Iterable[str], name: str) -> tuple[str, ...]:
             return tuple(text for text in texts if _is_choice(graph, menu, {name: (text,)}))
 
         return CompileOptions(
-            threads=self.session.threads,
+            threads=self.lab.session.threads,
             db=options.db,
             inputs=inputs,
             time_budget_s=None
@@ -266,25 +247,25 @@ class _BodySearch:
             baseline="none",
         )
 
-    def _moved(self, inner: Problem, graph: DataflowGraph, plan: Plan) -> tuple[BodyKernel, ...]:
-        """Return the plan of a body's own problem as kernels of the body, with the plans of bodies inside it."""
-        index = {str(node.name): i for i, node in enumerate(graph.nodes)}
-        moved = {i: index[str(node.name)] for i, node in enumerate(inner.graph.nodes)}
-        kernels = []
-        for place in plan.kernels:
-            sub_graph = place.sub_graph.substitute(graph, moved)
-            target = self._brought(inner, place.target)
-            kernels.append(BodyKernel(sub_graph.inside, target, sub_graph.nested, place.rule))
-        return tuple(kernels)
 
-    def _brought(self, inner: Problem, target: Target) -> Target:
-        if inner.kernels.bodies.as_json(target) is None:
-            return target.without_rule
-        plan = tuple(
-            tuple(replace(kernel, target=self._brought(inner, kernel.target)) for kernel in kernels)
-            for kernels in inner.kernels.bodies.of(target)
-        )
-        return self.survey.problem.kernels.bodies.add(plan, self.session.build_of)
+def _whole(graph: DataflowGraph, target: Target) -> Plan:
+    """Return a body as one kernel."""
+    return Plan("", (PlannedKernel(everything(graph), target),) if len(graph) else ())
+
+
+def _moved(inner: Problem, graph: DataflowGraph, plan: Plan) -> Plan:
+    """Return the plan of a body's own problem as a plan of the body."""
+    index = {str(node.name): i for i, node in enumerate(graph.nodes)}
+    moved = {i: index[str(node.name)] for i, node in enumerate(inner.graph.nodes)}
+    return Plan(
+        "",
+        tuple(
+            PlannedKernel(
+                place.sub_graph.substitute(graph, moved), place.target.without_rule, place.rule, bodies=place.bodies
+            )
+            for place in plan.kernels
+        ),
+    )
 
 
 def _fastest_single(survey: Survey) -> list[Plan]:
@@ -297,7 +278,7 @@ def _fastest_single(survey: Survey) -> list[Plan]:
     ]
     whole = everything(problem.graph)
     allowed = [(seconds, rank, target) for seconds, rank, target in timed if problem.choices.allows(whole, target)]
-    return [Plan.of([CandidateKernel(whole, min(allowed)[2], _SPEC, ("whole",))], "single")] if allowed else []
+    return [plan_of([CandidateKernel(whole, min(allowed)[2], _SPEC, ("whole",))], "single")] if allowed else []
 
 
 def _is_choice(graph: DataflowGraph, menu: Sequence[Target], choice: Mapping[str, tuple[str, ...]]) -> bool:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from collage.compiler.final_comparison import BASELINE, FinalComparison
-from collage.compiler.plans import Plan
 from collage.compiler.result_store import CompileResult
 from collage.compiler.survey import HOPELESS, LATE, Survey
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.measure.baselines import TargetBaseline
 from collage.measure.finalist import FinalistResult
+from collage.plan import Plan
 from collage.report import Ratio, Row, Times, Verdict
 from collage.target import Target
 

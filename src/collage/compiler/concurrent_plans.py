@@ -14,10 +14,11 @@ from typing import Any
 
 from collage.compiler.cost_table import CostTable
 from collage.compiler.device_placement import DeviceCandidate
-from collage.compiler.plans import Plan, predicted_s
+from collage.compiler.plans import plan_of, predicted_s
 from collage.compiler.problem import Problem
 from collage.cost.cost import Cost
 from collage.fusion import CandidateKernel
+from collage.plan import Plan
 from collage.search import NoCover, Partitioning, overlapping_covers, placed_shortest_path
 
 __all__ = ["concurrent_plans"]
@@ -49,7 +50,7 @@ def concurrent_plans(
     ]
     plans: list[Plan] = []
     for cover in covers:
-        plan = Plan.of(cover.candidates, f"mix {len(plans) + 1}", placement=problem.placement)
+        plan = plan_of(cover.candidates, f"mix {len(plans) + 1}")
         if not any(plan.same_kernels(other) for other in plans):
             plans.append(plan)
     return sorted(plans, key=lambda plan: predicted_s(problem, costs, plan) or float("inf"))
@@ -80,7 +81,7 @@ def _overlapping(
         unknown = [candidate for candidate in promising.candidates if costs.known_cost(candidate) is None]
         if not unknown:
             break
-        batch = list({problem.key_of(c.sub_graph, c.target): c for c in unknown}.values())
+        batch = list({problem.key_of(c): c for c in unknown}.values())
         room = min(len(batch), costs.kernels_left)
         if room <= 0 or costs.search_s_left <= 0:
             break

@@ -19,11 +19,12 @@ import numpy as np
 import onnx_ir as ir
 
 from collage.compiler.device_placement import DevicePlacement
-from collage.database.database import Database
+from collage.database import Database, FactKind
 from collage.device import SEScope
 from collage.graph import DataflowGraph
 from collage.runtime import CoreSets
 from collage.search import Transfer
+from collage.system.codec import Share
 from collage.system.machine import this_machine
 from collage.workers.machine_lock import measurement_lock
 
@@ -46,14 +47,15 @@ class CopyCost:
         s_per_byte: Seconds for each byte that it fetches.
     """
 
-    latency_s: float = 0.0
-    s_per_byte: float = 0.0
+    latency_s: Share = 0.0
+    s_per_byte: Share = 0.0
 
     def seconds(self, nbytes: int) -> float:
         """Return the seconds of copying a tensor of ``nbytes`` bytes."""
         return self.latency_s + nbytes * self.s_per_byte
 
 
+_HAND_OVER: FactKind[CopyCost] = FactKind("hand-over", CopyCost)
 _ACROSS = CopyCost(20e-6, 1e-10)
 """Assumed of a copy from or to a device with a memory of its own, which is not measured: 10 GB/s from memory that is not
 pinned, and the launch and the wait. Never nothing: kernels there are timed between tensors that are there already.
@@ -69,15 +71,15 @@ def measure_copy_cost(src: Cores, dst: Cores, database: Database, remeasure: boo
         database: The database that holds facts.
         remeasure: Measure again even if the costs are known.
     """
-    name = {"fact": "hand-over-1", "machine": this_machine().fingerprint, "src": list(src), "dst": list(dst)}
-    known = None if remeasure else database.local_fact(**name)
+    name = {"machine": this_machine().fingerprint, "src": list(src), "dst": list(dst)}
+    known = None if remeasure else database.local_fact(_HAND_OVER, **name)
     if known is not None:
-        return CopyCost(known["latency_s"], known["s_per_byte"])
+        return known
     with measurement_lock():
         devices = CoreSets({"src": src, "dst": dst})
         small, large = (_extra_s(devices, nbytes) for nbytes in (_SMALL_BYTES, _LARGE_BYTES))
     found = CopyCost(small, max(0.0, large - small) / _LARGE_BYTES)
-    database.keep_local_fact({"latency_s": found.latency_s, "s_per_byte": found.s_per_byte}, **name)
+    database.keep_local_fact(_HAND_OVER, found, **name)
     return found
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property, partial
-from typing import Protocol
 
 import onnx_ir as ir
 
 from collage.compiler.budget import SearchBudget
 from collage.compiler.copy_costs import hand_overs, transfers_of
-from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.cost import Cost
 from collage.cost.outcome import Outcome, Status
-from collage.database.database import Database
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, SubGraph, value_nbytes
 from collage.measure.estimator import MeasuringCostEstimator
@@ -25,42 +22,25 @@ from collage.measure.per_op_profile import parts_to_measure, profile_from_parts
 from collage.measure.roofline import Roofline, measure_peak
 from collage.measure.session import MeasureSession
 from collage.numerics.value_store import ValueStore
+from collage.plan import AnyKernel, Identity, PlannedKernel, identity_of
 from collage.search import Transfer
 from collage.target import HOST_TARGET, Target
 
-__all__ = ["CostTable", "HasTarget"]
+__all__ = ["CostTable"]
 
 _BATCH_SIZE = 16
-_ONE_AND_THE_HOST = 2
-_TWO_PARTS = 2
 _PROBED_SHARE = 0.5
 """Share of a budget of kernels that is spent on per-operator times of targets without a profiler. The search has the rest."""
 _LEAST_SHARE = 0.1
 """The least share of a kernel's time that is left when the cost of the call is taken off."""
 
 
-class HasTarget(Protocol):
-    """A sub-graph for a target: a candidate, or a kernel of a plan."""
-
-    @property
-    def sub_graph(self) -> SubGraph:
-        """Its nodes."""
-        ...
-
-    @property
-    def target(self) -> Target:
-        """The target that the kernel is compiled for."""
-        ...
-
-
 class CostTable:
     """The costs of the kernels of one model.
 
     Args:
-        problem: The model and the menu.
-        survey: The operators that each target takes, and its time for them.
+        survey: The model, the operators that each target takes, and its time for them.
         session: Builds and measures.
-        database: The database that holds facts about this machine.
 
     Attributes:
         budget: The limits of all searches together.
@@ -71,7 +51,8 @@ class CostTable:
         strategy_faults: The fault with the user's search strategy, which is not asked again then.
     """
 
-    def __init__(self, problem: Problem, survey: Survey, session: MeasureSession, database: Database) -> None:
+    def __init__(self, survey: Survey, session: MeasureSession) -> None:
+        problem = survey.problem
         self.budget = SearchBudget(problem.options, problem.comparison_plan)
         self.error_price_s = 0.0
         self.overheads: dict[Target, Overheads] = {}
@@ -81,12 +62,11 @@ class CostTable:
         self._problem = problem
         self._survey = survey
         self._session = session
-        self._database = database
         self._estimator = MeasuringCostEstimator(session, weight_bytes(problem.model))
         self._expectation = LearnedCostModel([], {})
         self._rooflines: list[tuple[Roofline, float]] = []
         self._outcomes: dict[tuple[Hashable, Target], Outcome] = {}
-        self._rejected: set[tuple[SubGraph, Target]] = set()
+        self._rejected: set[Identity] = set()
         self._twins: dict[tuple[Hashable, Target], list[CandidateKernel]] = {}
         self._hand_overs: dict[int, list[Transfer]] = {}
 
@@ -96,8 +76,8 @@ class CostTable:
         # A variant takes the whole model alone, so that no kernel of it is expected or asked about.
         baselines = {target: found for target, found in self._survey.baselines.items() if target in usable}
         graph, session = self._problem.graph, self._session
-        self.overheads = {target: measure_overheads(target, session, self._database) for target in usable}
-        peak = measure_peak(self._database)
+        self.overheads = {target: measure_overheads(target, session) for target in usable}
+        peak = measure_peak(self._session.database)
         self._rooflines = [
             (Roofline(graph.nodes, partial(_shape_on, values), peak), weight) for values, weight in session.occasions
         ]
@@ -108,13 +88,13 @@ class CostTable:
                 self._expectation.learn_profile(target, found.profile)
         takes = (Status.OK, Status.WRONG)
         silent = [t for t, b in baselines.items() if not b.profile and any(o.status in takes for o in b.outcomes)]
-        if len(usable) > _ONE_AND_THE_HOST:
+        if len(usable) > 2:  # With one target beside the host, nothing is chosen.
             ends_at = self.budget.asked + int(_PROBED_SHARE * self.kernels_left)
             for left, target in zip(range(len(silent), 0, -1), silent, strict=True):
                 self._probe(target, op_types, (ends_at - self.budget.asked) // left)
         for target, found in baselines.items():
             for bits, outcome in zip(found.ranges, found.outcomes, strict=True):
-                self._learn(SubGraph(graph, IndexSet(bits)), target, outcome)
+                self._learn(PlannedKernel(SubGraph(graph, IndexSet(bits)), target), outcome)
 
     def _probe(self, target: Target, op_types: Sequence[str], most: int) -> None:
         """Estimate the time of each operator on a target without a profiler, from at most this many kernels."""
@@ -122,11 +102,11 @@ class CostTable:
         taken = [i for bits in found.ranges for i in IndexSet(bits)]
         weights = self._expectation.weights(taken)
         parts = parts_to_measure(op_types, weights)[:most]
-        if len(parts) < _TWO_PARTS or self.search_s_left <= 0:
+        if len(parts) < 2 or self.search_s_left <= 0:
             return
         self.say(f"profiling {target.short}: one kernel of each operator type")
-        places = [SubGraph(self._problem.graph, IndexSet(1 << i)) for i in parts]
-        outcomes = self._estimator.measure([self._problem.kernel_of(place, target) for place in places])
+        places = [PlannedKernel(SubGraph(self._problem.graph, IndexSet(1 << i)), target) for i in parts]
+        outcomes = self._estimator.measure([self._problem.kernel_of(place) for place in places])
         self.budget.asked += sum(not outcome.recorded for outcome in outcomes)
         dispatch_s = self.overheads[target].dispatch_s
         seconds = {
@@ -138,7 +118,7 @@ class CostTable:
         total_s = sum(whole) if len(whole) == len(found.outcomes) else None
         self._expectation.learn_profile(target, profile_from_parts(op_types, weights, seconds, total_s))
         for place, outcome in zip(places, outcomes, strict=True):
-            self._learn(place, target, outcome)
+            self._learn(place, outcome)
 
     @property
     def best_single_s(self) -> float:
@@ -166,14 +146,20 @@ class CostTable:
         problem = self._problem
         assert problem.placement is not None
         return transfers_of(
-            problem.placement, problem.graph, self._nbytes_of, self._database, remeasure=problem.options.remeasure
+            problem.placement,
+            problem.graph,
+            self._nbytes_of,
+            self._session.database,
+            remeasure=problem.options.remeasure,
         )
 
     def hand_overs(self, lanes: int) -> list[Transfer]:
         """Return the values that operators hand to each other, with the costs of handing them from lane to lane."""
         if lanes not in self._hand_overs:
             graph, remeasure = self._problem.graph, self._problem.options.remeasure
-            self._hand_overs[lanes] = hand_overs(graph, lanes, self._nbytes_of, self._database, remeasure=remeasure)
+            self._hand_overs[lanes] = hand_overs(
+                graph, lanes, self._nbytes_of, self._session.database, remeasure=remeasure
+            )
         return self._hand_overs[lanes]
 
     @property
@@ -184,7 +170,7 @@ class CostTable:
     def introduce(self, candidates: Iterable[CandidateKernel]) -> None:
         """Note which candidates have equal keys: a measurement of one, also an earlier one, is valid for all."""
         for candidate in candidates:
-            key = self._problem.key_of(candidate.sub_graph, candidate.target)
+            key = self._problem.key_of(candidate)
             self._twins.setdefault(key, []).append(candidate)
             outcome = self._outcomes.get(key)
             if outcome is not None and outcome.time is not None:
@@ -202,43 +188,43 @@ class CostTable:
             candidates: The candidates.
             most_s: Seconds beyond which a kernel is too slow; None for those of the fastest single target.
         """
-        kernels = [self._problem.kernel_of(c.sub_graph, c.target) for c in candidates]
+        kernels = [self._problem.kernel_of(c) for c in candidates]
         outcomes = self._estimator.measure(kernels, self.best_single_s if most_s is None else most_s)
         for candidate, outcome in zip(candidates, outcomes, strict=True):
             self.budget.asked += not outcome.recorded
-            self._learn(candidate.sub_graph, candidate.target, outcome)
+            self._learn(candidate, outcome)
         return [self.measured_cost(candidate) for candidate in candidates]
 
     def recall(self, candidates: Iterable[CandidateKernel]) -> None:
         """Take over the database's timings of candidates; nothing is built or measured."""
         for candidate in candidates:
             if self.outcome_of(candidate) is None and (known := self._session.recall(self.job(candidate))) is not None:
-                self._learn(candidate.sub_graph, candidate.target, known)
+                self._learn(candidate, known)
 
-    def job(self, kernel: HasTarget, target: Target | None = None) -> Job:
+    def job(self, kernel: AnyKernel, target: Target | None = None) -> Job:
         """Return the job of measuring a kernel, for its own target or another one."""
-        model, own = self._problem.kernel_of(kernel.sub_graph, kernel.target)
+        model, own = self._problem.kernel_of(kernel)
         return self._estimator.job(model, target or own)
 
-    def outcome_of(self, kernel: HasTarget) -> Outcome | None:
+    def outcome_of(self, kernel: AnyKernel) -> Outcome | None:
         """Return the outcome of measuring this kernel, or one of equal key, in this compilation."""
-        return self._outcomes.get(self._problem.key_of(kernel.sub_graph, kernel.target))
+        return self._outcomes.get(self._problem.key_of(kernel))
 
-    def measured_cost(self, candidate: HasTarget) -> Cost:
+    def measured_cost(self, candidate: AnyKernel) -> Cost:
         """Return the cost of a candidate that was measured; INVALID for all others."""
         return self.known_cost(candidate) or Cost.INVALID
 
-    def known_cost(self, candidate: HasTarget) -> Cost | None:
+    def known_cost(self, candidate: AnyKernel) -> Cost | None:
         """Return the cost of a candidate that was measured in this compilation, its error priced in, or None."""
         outcome = self.outcome_of(candidate)
-        if (candidate.sub_graph, candidate.target) in self._rejected:
+        if identity_of(candidate) in self._rejected:
             return Cost.INVALID
         if outcome is None or not outcome.ok or outcome.time is None:
             return None if outcome is None else Cost.INVALID
         price_s = self.error_price_s * (outcome.error or 0.0) if candidate.target.is_reduced else 0.0
         return Cost(seconds=outcome.time.at(self._problem.options.percentile) + price_s)
 
-    def why_wrong(self, kernel: HasTarget) -> str | None:
+    def why_wrong(self, kernel: AnyKernel) -> str | None:
         """Return why this very kernel is wrong, and reject it; None if it is right.
 
         The cached outcome may be that of another kernel of equal key, with other weights and on other values.
@@ -246,14 +232,14 @@ class CostTable:
         Raises:
             ToolchainError: It could not be built or run.
         """
-        reason = self._estimator.why_wrong(*self._problem.kernel_of(kernel.sub_graph, kernel.target))
+        reason = self._estimator.why_wrong(*self._problem.kernel_of(kernel))
         if reason is not None:
             self.reject(kernel)
         return reason
 
-    def reject(self, kernel: HasTarget) -> None:
+    def reject(self, kernel: AnyKernel) -> None:
         """Leave this very kernel out of every further search."""
-        self._rejected.add((kernel.sub_graph, kernel.target))
+        self._rejected.add(identity_of(kernel))
 
     @property
     def rejections(self) -> int:
@@ -264,7 +250,7 @@ class CostTable:
         """Return the expected seconds of a candidate that was not measured."""
         return self._expectation.expected_s(candidate.target, candidate.bits)
 
-    def node_seconds(self, kernels: Iterable[HasTarget]) -> list[float]:
+    def node_seconds(self, kernels: Iterable[AnyKernel]) -> list[float]:
         """Return the expected seconds of each operator inside larger kernels, on the target of the kernel that has it."""
         found = [0.0] * len(self._problem.graph)
         for kernel in kernels:
@@ -285,12 +271,12 @@ class CostTable:
         """Return the size of a value in the reference run, or as the model states it; 0 if neither tells."""
         return value_nbytes(value, _shape_on(self._session.values, value)) or 0
 
-    def _learn(self, sub_graph: SubGraph, target: Target, outcome: Outcome) -> None:
-        key = self._problem.key_of(sub_graph, target)
+    def _learn(self, kernel: AnyKernel, outcome: Outcome) -> None:
+        key = self._problem.key_of(kernel)
         self._outcomes[key] = outcome
         if outcome.time is not None:
-            for bits in {sub_graph.inside.bits, *(twin.bits for twin in self._twins.get(key, ()))}:
-                self._expectation.learn_measurement(target, bits, outcome.time.median_s)
+            for bits in {kernel.sub_graph.inside.bits, *(twin.bits for twin in self._twins.get(key, ()))}:
+                self._expectation.learn_measurement(kernel.target, bits, outcome.time.median_s)
 
 
 def _shape_on(values: ValueStore, value: ir.Value) -> Sequence[int] | None:

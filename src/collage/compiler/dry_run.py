@@ -85,7 +85,7 @@ def dry_run(
         specs = gather_fusion_specs(usable, toolchains.for_target, _supports(problem), options.fusion)
         candidates = collect(problem, specs, fusion)
         problem.choices.check(problem.graph, candidates, lambda i: _why_refused(problem, usable, i))
-        keys = {problem.key_of(c.sub_graph, c.target) for c in candidates if c.target != HOST_TARGET}
+        keys = {problem.key_of(c) for c in candidates if c.target != HOST_TARGET}
         return _as_json(problem, session, Counter(c.target for c in candidates), len(keys), fusion.notes)
 
 

@@ -16,16 +16,17 @@ from collage._errors import NothingCanRun, ToolchainError, WrongAnswer
 from collage.byoc import greedy_kernels
 from collage.compiler.candidates import collect, gather_specs, host_spec, joined_neighbors
 from collage.compiler.final_comparison import FinalComparison, finalist_of
-from collage.compiler.plans import Plan, lower
+from collage.compiler.plans import lower, plan_of
 from collage.compiler.result_store import CompileResult, SearchSummary
 from collage.compiler.survey import Survey
 from collage.cost.cost import Cost
 from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport, FusionSpec, UnionFusionRule
-from collage.graph import SubGraph, is_view
+from collage.graph import is_view
 from collage.measure.comparison import why_wrong
 from collage.measure.estimator import CostEstimator, MeasuringCostEstimator
 from collage.measure.jobs import weight_bytes
 from collage.measure.session import MeasureSession
+from collage.plan import Identity, Plan, identity_of
 from collage.search import (
     NoCover,
     Partitioning,
@@ -34,7 +35,7 @@ from collage.search import (
     placed_shortest_path,
     wide_shortest_path,
 )
-from collage.target import HOST_TARGET, Target
+from collage.target import HOST_TARGET
 
 __all__ = ["EstimatedSearch", "plan_by_estimator"]
 
@@ -83,10 +84,8 @@ class EstimatedSearch:
         self._survey = survey
         self._problem = survey.problem
         self._estimator = estimator
-        self._known: dict[Hashable, Cost] = {
-            survey.problem.key_of(each.sub_graph, each.target): cost for each, cost in known
-        }
-        self._rejected: set[tuple[SubGraph, Target]] = set()
+        self._known: dict[Hashable, Cost] = {survey.problem.key_of(each): cost for each, cost in known}
+        self._rejected: set[Identity] = set()
         specs = gather_specs(survey)
         collected = collect(survey.problem, specs, self.fusion, host_takes_all=True)
         self._index = CandidateKernelIndex([*collected, *(each for each, _ in known)])
@@ -109,16 +108,16 @@ class EstimatedSearch:
         return EstimatedCover(self._plan_of(best), tuple(best), self._cost_of(best), len(self._index))
 
     def _plan_of(self, cover: Sequence[CandidateKernel]) -> Plan:
-        costs = {(kernel.sub_graph, kernel.target): self.cost_of(kernel) for kernel in cover}
-        plan = Plan.of(cover, "estimated", placement=self._problem.placement)
-        told = [costs[kernel.sub_graph, kernel.target] for kernel in plan.kernels]
+        costs = {identity_of(kernel): self.cost_of(kernel) for kernel in cover}
+        plan = plan_of(cover, "estimated")
+        told = [costs[identity_of(kernel)] for kernel in plan.kernels]
         texts = [f"{cost.seconds:.6g}" if cost.is_known else None for cost in told]
         kernels = [replace(kernel, cost=text) for kernel, text in zip(plan.kernels, texts, strict=True)]
         return replace(plan, kernels=tuple(kernels))
 
     def reject(self, kernel: CandidateKernel) -> None:
         """Leave a kernel out of every further search."""
-        self._rejected.add((kernel.sub_graph, kernel.target))
+        self._rejected.add(identity_of(kernel))
 
     def cost_of(self, kernel: CandidateKernel) -> Cost:
         """Return the cost of a kernel. Call the estimator if the cost of an equal kernel is not known."""
@@ -126,12 +125,12 @@ class EstimatedSearch:
         if kernel.target == HOST_TARGET:
             # The host serves views for nothing, and the rest only where nothing else can.
             return Cost.ZERO if all(map(is_view, kernel.sub_graph.nodes)) else Cost.unknown(len(problem.menu) + 1)
-        if (kernel.sub_graph, kernel.target) in self._rejected:
+        if identity_of(kernel) in self._rejected:
             return Cost.INVALID
-        key = problem.key_of(kernel.sub_graph, kernel.target)
+        key = problem.key_of(kernel)
         if key not in self._known:
             self.asked += 1
-            told = Cost.of(self._estimator.estimate(*problem.kernel_of(kernel.sub_graph, kernel.target)))
+            told = Cost.of(self._estimator.estimate(*problem.kernel_of(kernel)))
             self._known[key] = Cost.unknown(problem.priority(kernel.target) + 1) if told.is_unknown else told
         return self._known[key]
 
@@ -274,6 +273,6 @@ def plan_by_estimator(
 def _fails(survey: Survey, kernel: CandidateKernel, checks: MeasuringCostEstimator) -> bool:
     """Return True if a kernel cannot be built or run, or is wrong."""
     try:
-        return checks.why_wrong(*survey.problem.kernel_of(kernel.sub_graph, kernel.target)) is not None
+        return checks.why_wrong(*survey.problem.kernel_of(kernel)) is not None
     except ToolchainError:
         return True

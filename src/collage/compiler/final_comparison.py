@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from collage._errors import NothingCanRun, ToolchainError
-from collage.compiler.cost_table import CostTable
-from collage.compiler.plans import Plan, PlannedKernel, lower, on_the_host, predicted_s
+from collage.compiler.lab import Lab
+from collage.compiler.plans import lower, on_the_host, predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
@@ -19,6 +19,7 @@ from collage.measure.comparison import ComparisonPlan, compare_end_to_end, why_w
 from collage.measure.figures import executable_arguments
 from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.session import MeasureSession
+from collage.plan import Plan, PlannedKernel
 from collage.runtime import Recipe
 
 __all__ = [
@@ -72,6 +73,16 @@ class FinalComparison:
     overruled: str | None = None
     objective: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def failed(cls, plans: Sequence[Plan], standings: dict[str, FinalistResult]) -> FinalComparison:
+        """Return the comparison of plans of which none finished."""
+        return cls(None, None, plans, standings, None, None)
+
+    @classmethod
+    def alone(cls, recipe: Recipe, plan: Plan, *, is_interrupted: bool = False) -> FinalComparison:
+        """Return the comparison of a single plan, which nothing was compared with."""
+        return cls(recipe, plan, [plan], {}, None, None, is_interrupted=is_interrupted)
+
     @property
     def is_noisy(self) -> bool:
         """True if the winner's runs took very different times."""
@@ -84,24 +95,26 @@ class FinalComparison:
 
 
 def choose(
-    problem: Problem,
-    costs: CostTable,
-    session: MeasureSession,
-    plans: Sequence[Plan],
-    *,
-    baseline: Finalist | None = None,
+    lab: Lab, plans: Sequence[Plan], *, baseline: Finalist | None = None, tolerance: float | None = None
 ) -> FinalComparison:
-    """Compare the plans end to end, with each other and with the original model on ONNX Runtime, and return the winner."""
+    """Compare the plans end to end, with each other and with the original model on ONNX Runtime, and return the winner.
+
+    Args:
+        lab: Builds plans, and has the inputs.
+        plans: The plans.
+        baseline: The original model, if it takes part.
+        tolerance: Largest error of an output that counts as right; None is that of the problem.
+    """
+    problem, costs, session = lab.problem, lab.costs, lab.session
+    problem = problem if tolerance is None else replace(problem, tolerance=tolerance)
     if not problem.options.finals:
-        return _least_predicted(problem, costs, session, plans)
+        return _least_predicted(lab, plans)
     try:
         expected_s = partial(predicted_s, problem, costs)
         return _compared(problem, session, plans, costs.why_wrong, baseline, expected_s)
     except KeyboardInterrupt:
         session.say("interrupted: returning the best single target, as measured alone")
-        return _least_predicted(
-            problem, costs, session, [plan for plan in plans if plan.single] or plans, is_interrupted=True
-        )
+        return _least_predicted(lab, [plan for plan in plans if plan.single] or plans, is_interrupted=True)
 
 
 def _compared(
@@ -148,7 +161,7 @@ def compared(
     result = compare_end_to_end(finalists, problem.tolerance, length, session.say, winner=winner)
     standings = {standing.finalist.name: standing for standing in result.standings}
     if result.winner is None:
-        return FinalComparison(None, None, plans, standings, None, None)
+        return FinalComparison.failed(plans, standings)
     name = result.winner.finalist.name
     chosen = next(plan for plan in plans if plan.name == name)
     return FinalComparison(
@@ -260,37 +273,37 @@ def _wrong_kernel(problem: Problem, plan: Plan, why_wrong_kernel: Callable[[Plan
     for kernel in plan.kernels if len(plan.kernels) > 1 else ():
         reason = why_wrong_kernel(kernel)
         if reason is not None:
-            return f"kernel {problem.kernels.model(kernel.sub_graph, kernel.target).graph.name}: {reason}"
+            return f"kernel {problem.kernels.of(kernel).graph.name}: {reason}"
     return None
 
 
-def unmeasured(problem: Problem, survey: Survey, session: MeasureSession) -> FinalComparison:
+def unmeasured(survey: Survey, session: MeasureSession) -> FinalComparison:
     """Return the host's plan, for a model that could not be run for reference. The host runs it as it is written.
 
     Raises:
         NothingCanRun: Not even the host can build it.
     """
+    problem = survey.problem
     plan = on_the_host(problem, survey)
     try:
-        return FinalComparison(lower(problem, session, plan), plan, [plan], {}, None, None)
+        return FinalComparison.alone(lower(problem, session, plan), plan)
     except ToolchainError as error:
         raise NothingCanRun(f"nothing can run the model: {error}; and {survey.reference.failure}") from error
 
 
-def _least_predicted(
-    problem: Problem, costs: CostTable, session: MeasureSession, plans: Sequence[Plan], *, is_interrupted: bool = False
-) -> FinalComparison:
+def _least_predicted(lab: Lab, plans: Sequence[Plan], *, is_interrupted: bool = False) -> FinalComparison:
     """Without finals: the first plan, by predicted cost, that can be built."""
+    problem, costs, session = lab.problem, lab.costs, lab.session
     failures: dict[str, FinalistResult] = {}
     for plan in sorted(plans, key=lambda plan: predicted_s(problem, costs, plan) or float("inf")):
         try:
             recipe = lower(problem, session, plan)
-            return FinalComparison(recipe, plan, [plan], {}, None, None, is_interrupted=is_interrupted)
+            return FinalComparison.alone(recipe, plan, is_interrupted=is_interrupted)
         except ToolchainError as error:
             failures[plan.name] = FinalistResult(
                 finalist_of(problem, session, plan, None), Status.COMPILE_ERROR, reason=str(error)
             )
-    return FinalComparison(None, None, plans, failures, None, None)
+    return FinalComparison.failed(plans, failures)
 
 
 def finalist_of(problem: Problem, session: MeasureSession, plan: Plan, recipe: Recipe | None) -> Finalist:

@@ -13,9 +13,10 @@ import onnx_ir as ir
 from collage.compiler.device_placement import prepare_and_plan_devices
 from collage.compiler.effective_options import check_estimator_options, effective_options, refuse
 from collage.compiler.estimated_search import EstimatedSearch
+from collage.compiler.lab import Lab
 from collage.compiler.opening import on_given_inputs, open_model, with_lengths
 from collage.compiler.pipeline import find_plan
-from collage.compiler.plans import Plan, kernel_spec
+from collage.compiler.plans import kernel_spec
 from collage.compiler.preparation import Verdict
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Reference, Survey, supported_baselines
@@ -25,6 +26,7 @@ from collage.graph import copy_model, kernels_of
 from collage.measure.check_inputs import CheckingSets
 from collage.measure.estimator import CostEstimator
 from collage.options import CompileOptions, compile_options
+from collage.plan import Plan
 from collage.system.scratch import scratch
 from collage.target import HOST_TARGET, TargetLike
 from collage.toolchains import Availability, Registry, choose_menu, registry
@@ -95,9 +97,10 @@ class CollageFuseOps(ModulePass):
         survey, session, _ = open_model(
             model, self._menu, options, self._toolchains, workspace, database, stack, workers=None, say=lambda _: None
         )
-        plan = find_plan(survey, session, database)[1].finals.plan
+        lab, result = find_plan(Lab(survey, session))
+        plan = result.finals.plan
         assert plan is not None
-        partitioned = _partitioned(survey.problem, plan)
+        partitioned = _partitioned(lab.problem, plan)
         _take_into_memory(partitioned)
         return partitioned
 
@@ -114,7 +117,7 @@ class CollageFuseOps(ModulePass):
 def _partitioned(problem: Problem, plan: Plan) -> ir.Model:
     """Return the prepared model with a function for each kernel; operators of the host stay as they are."""
     kernels = [kernel for kernel in plan.kernels if kernel.target != HOST_TARGET]
-    return problem.kernels.partitioned([kernel_spec(problem, plan, kernel) for kernel in kernels])
+    return problem.kernels.partitioned(kernels, [kernel_spec(problem, kernel) for kernel in kernels])
 
 
 def _take_into_memory(model: ir.Model) -> None:

@@ -7,19 +7,16 @@ from dataclasses import replace
 
 from collage._errors import WrongAnswer
 from collage.compiler.accuracy_budget import is_reduced, judge_plan
-from collage.compiler.cost_table import CostTable
+from collage.compiler.lab import Lab
 from collage.compiler.objective import choose_finals
 from collage.compiler.planned import plan_of_file
 from collage.compiler.result_store import CompileResult, SearchSummary
-from collage.compiler.survey import Survey
 from collage.compiler.tried import record_of_trials
-from collage.database.database import Database
 from collage.frontend import model_digest
 from collage.fusion import CandidateKernel, FusionReport, FusionSpec, UnionFusionRule
-from collage.measure.session import MeasureSession
 from collage.options import CompileOptions
 from collage.plan_file import PlanFile, read_plan
-from collage.runtime import has_bodies
+from collage.runtime import BODIES_TARGET
 from collage.target import HOST_TARGET, TargetLike
 
 __all__ = ["given_plan", "targets_of_plan", "with_read_plan"]
@@ -44,30 +41,31 @@ def targets_of_plan(options: CompileOptions, targets: Iterable[TargetLike] | Non
     return [target for target in options.plan.targets if target != str(HOST_TARGET)] or None
 
 
-def given_plan(survey: Survey, session: MeasureSession, database: Database) -> CompileResult:
+def given_plan(lab: Lab) -> CompileResult:
     """Build the plan of the options, measure its kernels and check its outputs.
 
     Raises:
         UsageError: The plan does not fit the model, the menu or the devices.
         WrongAnswer: It computes in a coarser type, and misses a limit on judging samples.
     """
-    problem, precision = survey.problem, survey.precision
+    problem, precision, session, costs = lab.problem, lab.survey.precision, lab.session, lab.costs
     assert isinstance(problem.options.plan, PlanFile)
-    plan = plan_of_file(problem, problem.options.plan, model_digest(problem.model), session.build_of)
-    costs = CostTable(problem, survey, session, database)
+    plan = plan_of_file(problem, problem.options.plan, model_digest(problem.model))
     costs.learn()
-    kernels = [CandidateKernel(place.sub_graph, place.target, _GIVEN, (place.rule,)) for place in plan.kernels]
-    for place in plan.kernels:
-        if has_bodies(place.target):
-            costs.introduce_variant(place.target, HOST_TARGET)
+    kernels = [
+        CandidateKernel(place.sub_graph, place.target, _GIVEN, (place.rule,), bodies=place.bodies)
+        for place in plan.kernels
+    ]
+    if any(place.bodies for place in plan.kernels):
+        costs.introduce_variant(BODIES_TARGET, HOST_TARGET)
     costs.introduce(kernels)
     costs.measure(kernels)
     if precision is not None and is_reduced(plan):
         session.say("measuring the accuracy of the plan")
         if (reason := judge_plan(problem, session, precision, plan).reason) is not None:
             raise WrongAnswer(f"the given plan exceeds the accuracy budget: {reason}")
-    finals = choose_finals(survey, costs, session, [plan], told=False)
+    finals = choose_finals(lab, [plan], told=False)
     result = CompileResult.of(problem, costs, finals, SearchSummary.of(problem, kernels, None, FusionReport()))
     if finals.recipe is None:
         return result
-    return replace(result, tried=record_of_trials(problem, survey, session, finals, costs=costs))
+    return replace(result, tried=record_of_trials(lab, finals, has_costs=True))

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collage._errors import LimitNotMet, ToolchainError
-from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import (
     FinalComparison,
     baseline_of,
@@ -28,7 +27,8 @@ from collage.compiler.final_comparison import (
     compared,
     finalist_of,
 )
-from collage.compiler.plans import Plan, predicted_s
+from collage.compiler.lab import Lab
+from collage.compiler.plans import predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.objective import QUANTITIES, Figures, Limit, amount
@@ -47,6 +47,7 @@ from collage.measure.figures import (
 from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.session import MeasureSession
 from collage.options import CompileOptions
+from collage.plan import Plan
 from collage.runtime import Executable, Recipe
 from collage.system.machine import this_machine, thread_count
 
@@ -95,25 +96,22 @@ class _Variant:
         return [limit for limit in limits if not limit.is_kept(self.figures)]
 
 
-def choose_finals(
-    survey: Survey, costs: CostTable, session: MeasureSession, plans: Sequence[Plan], *, told: bool = True
-) -> FinalComparison:
+def choose_finals(lab: Lab, plans: Sequence[Plan], *, told: bool = True) -> FinalComparison:
     """Compare plans by the objective of the options, and return the winner.
 
     Args:
-        survey: The known facts about the model.
-        costs: Costs of kernels.
-        session: Builds, and has the inputs.
+        lab: Builds plans, and has the inputs.
         plans: All plans.
         told: True if the original model on ONNX Runtime takes part.
 
     Raises:
         LimitNotMet: Some plan is right, and none keeps all limits.
     """
+    survey, session, costs = lab.survey, lab.session, lab.costs
     baseline = baseline_of(survey, session) if told else None
     problem, options = survey.problem, survey.problem.options
     if options.is_plain:
-        return choose(problem, costs, session, plans, baseline=baseline)
+        return choose(lab, plans, baseline=baseline)
     limits = options.bounds
     # The most promising come first, since the last are left out if time is short.
     plans = sorted(plans, key=lambda plan: predicted_s(problem, costs, plan) or math.inf)
@@ -132,10 +130,10 @@ def choose_finals(
     failures |= {each.finalist.name: each for each in measured if isinstance(each, FinalistResult)}
     open_ = [each for each in measured if isinstance(each, _Variant)]
     if not open_:
-        return FinalComparison(None, None, plans, failures, None, None)
+        return FinalComparison.failed(plans, failures)
     known = {variant.name: variant for variant in open_}
     while fit := [variant for variant in open_ if not variant.missed(limits)]:
-        finals = _chosen(survey, problem, session, fit, baseline)
+        finals = _chosen(survey, session, fit, baseline)
         if finals.plan is None or finals.plan.name not in known:
             return finals
         winner = known[finals.plan.name]
@@ -152,7 +150,7 @@ def choose_finals(
             return _told(survey, session, finals, again, list(known.values()), failures, wanted)
         session.say(f"{winner.name} exceeds a limit when it is measured again")
     if not open_:
-        return FinalComparison(None, None, plans, failures, None, None)
+        return FinalComparison.failed(plans, failures)
     raise LimitNotMet(_nearest(open_, limits))
 
 
@@ -177,7 +175,7 @@ def _variants(problem: Problem, plan: Plan, recipe: Recipe, check: FinalistResul
         return [_Variant(plan, recipe, check)]
     own = [int(kernel.target.option("threads") or 0) for kernel in plan.kernels]
     counts = stream_counts(_cores(), problem.options.threads or (max(own) if own and all(own) else 0))
-    if plan.placement is not None or plan.branches > 1:
+    if problem.placement is not None or plan.branches > 1:
         return [_Variant(plan, recipe, check)]
     return [
         _Variant(
@@ -222,9 +220,10 @@ def _measured(
 
 
 def _chosen(
-    survey: Survey, problem: Problem, session: MeasureSession, fit: Sequence[_Variant], baseline: Finalist | None
+    survey: Survey, session: MeasureSession, fit: Sequence[_Variant], baseline: Finalist | None
 ) -> FinalComparison:
     """Return the comparison among variants that keep the limits."""
+    problem = survey.problem
     plans, recipes = [variant.plan for variant in fit], {variant.name: variant.recipe for variant in fit}
     objective, plan = problem.options.objective, problem.comparison_plan
     if objective == "latency":

@@ -17,6 +17,7 @@ from collage.compiler.device_placement import prepare_and_plan_devices
 from collage.compiler.precision_session import with_data, with_limits
 from collage.compiler.preparation import (
     OPSET_CONVERSION,
+    PREPARED,
     Preparation,
     PreparationDiffers,
     Verdict,
@@ -89,8 +90,8 @@ def open_model(
     model = with_lengths(model, options)
     options = on_given_inputs(with_limits(with_data(options, model, workspace)), model)
     fact = preparation_fact(facts["sha256"], options, code_digest())
-    told = None if options.remeasure else database.local_fact(**fact)
-    verdict = Verdict() if told is None else Verdict(tuple(told["left_out"]), tuple(told["reasons"]))
+    known = None if options.remeasure else database.local_fact(PREPARED, **fact)
+    verdict = known or Verdict()
     while True:
         if OPSET_CONVERSION in verdict.left_out:
             model = with_lengths(read_model(source, convert_opset=False), options)
@@ -100,7 +101,7 @@ def open_model(
             raise ConfigError(reason)
         if placement is not None and not options.threads:
             options = replace(options, threads=placement.threads)
-        preparation = Preparation(original, verdict, told is not None, partial(_prepared_without, model, options))
+        preparation = Preparation(original, verdict, known is not None, partial(_prepared_without, model, options))
         with ExitStack() as attempt:
             session = attempt.enter_context(
                 measure_session(toolchains, database, workspace, options, workers=workers, say=say)
@@ -110,15 +111,15 @@ def open_model(
             problem = Problem.of(place_weights(prepared, workspace), menu, toolchains, options, placement)
             problem = problem.ending_at(ends_at)
             try:
-                survey = survey_model(problem, session, database, preparation, stack, is_timed=is_timed)
+                survey = survey_model(problem, session, preparation, stack, is_timed=is_timed)
             except PreparationDiffers as found:
                 verdict = _left_out(found, verdict, model)
-                told = None
+                known = None
                 say(f"preparing the model without {', '.join(verdict.left_out)}")
                 continue
             stack.push(attempt.pop_all())
         if survey.reference.failure is None and original.failure is None:
-            database.keep_local_fact({"left_out": list(verdict.left_out), "reasons": list(verdict.reasons)}, **fact)
+            database.keep_local_fact(PREPARED, verdict, **fact)
         return survey, session, facts
 
 

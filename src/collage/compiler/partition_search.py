@@ -6,6 +6,7 @@ until no partitioning beside the best is better. A partitioning whose toolchains
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Hashable, Sequence
 
@@ -13,7 +14,8 @@ from collage.compiler.autotune import known_autotuned
 from collage.compiler.candidates import joined_neighbors, may_have
 from collage.compiler.concurrent_plans import concurrent_plans
 from collage.compiler.cost_table import CostTable
-from collage.compiler.plans import Plan, predicted_s
+from collage.compiler.lab import Lab
+from collage.compiler.plans import plan_of, predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.cost import Cost
@@ -22,6 +24,7 @@ from collage.graph import SubGraph
 from collage.measure.process_compat import ProcessCompatibility
 from collage.measure.tuning_records import TuningRecords
 from collage.options import DEFAULT_STRATEGY
+from collage.plan import Plan, identity_of, leaves_of
 from collage.search import (
     Partitioning,
     SearchProblem,
@@ -43,7 +46,7 @@ threads have to be woken, it is the plain one that wins.
 
 
 def search_until_stable(
-    problem: Problem, survey: Survey, costs: CostTable, records: TuningRecords, index: CandidateKernelIndex
+    lab: Lab, records: TuningRecords, index: CandidateKernelIndex
 ) -> tuple[CandidateKernelIndex, SearchResult[CandidateKernel]]:
     """Phase 3, and again with candidates beside those of the best partitioning, until none of them makes a better one.
 
@@ -53,9 +56,10 @@ def search_until_stable(
     Returns:
         All candidates that there are now, and the result of the last search.
     """
+    problem, costs = lab.problem, lab.costs
     result = search_partition(problem, costs, index)
     while (best := result.partitioning) is not None and result.stopped_by in ("finished", "min_gain"):
-        fresh = _neighbor_candidates(problem, survey, index, best.candidates)
+        fresh = _neighbor_candidates(lab.survey, index, best.candidates)
         if not fresh:
             break
         costs.introduce(fresh)
@@ -67,19 +71,20 @@ def search_until_stable(
 
 
 def _neighbor_candidates(
-    problem: Problem, survey: Survey, index: CandidateKernelIndex, cover: Sequence[CandidateKernel]
+    survey: Survey, index: CandidateKernelIndex, cover: Sequence[CandidateKernel]
 ) -> list[CandidateKernel]:
     """Return kernels that differ from those of a cover in where one border is, or are two of them joined, and are new."""
+    problem = survey.problem
     if problem.is_placed_by_search:
         return []
-    known = {(candidate.sub_graph, candidate.target) for candidate in index}
+    known = set(map(identity_of, index))
 
     def accepts(sub_graph: SubGraph, target: Target) -> bool:
-        return (sub_graph, target) in known or may_have(survey, sub_graph, target)
+        return (sub_graph, target, ()) in known or may_have(survey, sub_graph, target)
 
     moved = moved_borders(problem.graph, cover, accepts)
     beside = problem.within_devices([*joined_neighbors(survey, cover), *moved])
-    return [candidate for candidate in beside if (candidate.sub_graph, candidate.target) not in known]
+    return [candidate for candidate in beside if identity_of(candidate) not in known]
 
 
 def search_partition(problem: Problem, costs: CostTable, index: CandidateKernelIndex) -> SearchResult[CandidateKernel]:
@@ -132,7 +137,7 @@ class CostAccess:
 
     def key_of(self, candidate: CandidateKernel) -> Hashable:
         """Return the key of a candidate."""
-        return self._problem.key_of(candidate.sub_graph, candidate.target)
+        return self._problem.key_of(candidate)
 
     def measure(self, candidates: Sequence[CandidateKernel]) -> Sequence[Cost]:
         """Measure candidates; after an interrupt, those that were not measured count as invalid."""
@@ -175,8 +180,7 @@ def best_plans(
         plain = next((cover for cover in charged if 1 < len(cover.candidates) < len(mix.candidates)), None)
         if plain is not None:
             covers.insert(covers.index(mix) + 1, plain)
-    placement = problem.placement
-    plans = [Plan.of(cover.candidates, f"mix {i}", placement=placement) for i, cover in enumerate(covers, 1)]
+    plans = [plan_of(cover.candidates, f"mix {i}") for i, cover in enumerate(covers, 1)]
     return [plan for i, plan in enumerate(plans) if not any(plan.same_kernels(earlier) for earlier in plans[:i])]
 
 
@@ -204,10 +208,11 @@ def in_one_process(
     problem: Problem, costs: CostTable, compat: ProcessCompatibility, index: CandidateKernelIndex, covers: list[Plan]
 ) -> list[Plan]:
     """Covers whose toolchains can share a process; where the best one's cannot, the search is held within those that can."""
-    if not covers or compat.can_share(covers[0].targets):
-        return [plan for plan in covers if compat.can_share(plan.targets)]
+    if not covers or compat.can_share(covers[0].leaves):
+        return [plan for plan in covers if compat.can_share(plan.leaves)]
     found = []
-    for group in compat.compatible_sets(tuple(dict.fromkeys(candidate.target for candidate in index))):
-        inside = CandidateKernelIndex([candidate for candidate in index if candidate.target in group])
+    leaves = {candidate: leaves_of(candidate) for candidate in index}
+    for group in compat.compatible_sets(tuple(dict.fromkeys(itertools.chain(*leaves.values())))):
+        inside = CandidateKernelIndex([candidate for candidate in index if group.issuperset(leaves[candidate])])
         found += searched_again(problem, costs, inside)
     return sorted(found, key=lambda plan: predicted_s(problem, costs, plan) or float("inf"))

@@ -43,11 +43,12 @@ from collage.compiler.final_comparison import (
 )
 from collage.compiler.given_plan import given_plan, targets_of_plan, with_read_plan
 from collage.compiler.kernel_metadata import write_metadata
+from collage.compiler.lab import Lab
 from collage.compiler.objective import choose_finals, with_final_size
 from collage.compiler.opening import open_model
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
 from collage.compiler.planned import plan_file_of
-from collage.compiler.plans import Plan, estimate_s, predicted_s, single_plans, with_costs
+from collage.compiler.plans import estimate_s, predicted_s, single_plans, with_costs
 from collage.compiler.precision_borders import around_sensitive
 from collage.compiler.precision_cuts import plans_by_cuts
 from collage.compiler.precision_front import find_front
@@ -83,6 +84,7 @@ from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
 from collage.option_keywords import OptionKeywords
 from collage.options import CompileOptions, compile_options
+from collage.plan import Plan
 from collage.runtime import Executable, Recipe
 from collage.search import SearchResult
 from collage.system.load import is_busy
@@ -177,7 +179,8 @@ def compile(
             ends_at=told.ends_at,
         )
         survey_s = time.monotonic() - started
-        survey, result = find_plan(survey, session, database, estimator, told, may_choose_threads=targets is None)
+        lab, result = find_plan(Lab(survey, session), estimator, told, may_choose_threads=targets is None)
+        survey = lab.survey
         finals = result.finals
         assert finals.recipe is not None
         facts["nodes"] = len(survey.problem.graph)
@@ -200,21 +203,18 @@ def compile(
 
 
 def find_plan(
-    survey: Survey,
-    session: MeasureSession,
-    database: Database,
-    estimator: CostEstimator | None = None,
-    told: Progress | None = None,
-    *,
-    may_choose_threads: bool = False,
-) -> tuple[Survey, CompileResult]:
-    """Return the survey of a model, and its plan, built and checked: all that `compile` and the pass `CollageFuseOps` share.
+    lab: Lab, estimator: CostEstimator | None = None, told: Progress | None = None, *, may_choose_threads: bool = False
+) -> tuple[Lab, CompileResult]:
+    """Return the plan of a model, built and checked, and the lab with all targets that were tried.
+
+    All of this `compile` and the pass `CollageFuseOps` share.
 
     Raises:
         ModelError: The model cannot be run.
         NothingCanRun: No target of the menu runs any of it, or an operator is run by nothing.
         WrongAnswer: Every way of running the model gives wrong outputs.
     """
+    survey, session = lab.survey, lab.session
     told = told or Progress(None, _PHASES, survey.problem.options.time_budget_s)
     told.counts = lambda: (session.counters.measured, None)
     check_reference(survey, session)
@@ -223,69 +223,62 @@ def find_plan(
             raise LimitNotMet(f"{limits}: nothing can be measured, since {survey.reference.failure}")
         if survey.reference.checking.lacks_inputs and survey.problem.options.finals:
             raise NothingCanRun(survey.reference.failure)
-        finals = unmeasured(survey.problem, survey, session)
-        tried = record_of_trials(survey.problem, survey, session, finals)
+        finals = unmeasured(survey, session)
+        tried = record_of_trials(lab, finals)
         result = replace(CompileResult.unmeasured(finals), tried=tried)
     elif estimator is not None:
-        inner = estimated_bodies(survey, session, database, partial(find_plan, estimator=estimator))
+        inner = estimated_bodies(lab, partial(find_plan, estimator=estimator))
         result = plan_by_estimator(survey, session, estimator, inner)
     else:
         check_menu(survey, session)
         is_given = survey.problem.options.plan is not None
         if may_choose_threads and not is_given:
-            survey = with_one_thread(survey, session, database)
-        survey = with_variants(survey, session, database)
-        result = given_plan(survey, session, database) if is_given else _plan(survey, session, database, told)
+            survey = with_one_thread(survey, session)
+        lab = Lab(with_variants(survey, session), session)
+        result = given_plan(lab) if is_given else _plan(lab, told)
     if result.finals.recipe is None:
-        raise _nothing_finished(survey, result.finals)
-    check_chosen(survey, session, result.finals)
-    return survey, result
+        raise _nothing_finished(lab.survey, result.finals)
+    check_chosen(lab.survey, session, result.finals)
+    return lab, result
 
 
-def _plan(survey: Survey, session: MeasureSession, database: Database, told: Progress) -> CompileResult:
+def _plan(lab: Lab, told: Progress) -> CompileResult:
     """Return the result of an earlier equal compilation, if it still holds, or the result of a search."""
-    problem, fusion = survey.problem, FusionReport()
+    survey, session, problem, fusion = lab.survey, lab.session, lab.problem, FusionReport()
     told.enter("search")
     session.say("collecting candidate kernels")
     specs = gather_specs(survey)
     sensitive = problem.choices.within(around_sensitive(survey, specs))
     candidates = CandidateKernelIndex([*collect(problem, specs, fusion), *sensitive])
     problem.choices.check(problem.graph, candidates, survey.why_refused)
-    store = ResultStore(problem, session, database, candidates)
+    store = ResultStore(problem, session, candidates)
     options = problem.options
     is_fresh = options.remeasure or options.tune_s or options.front or not options.is_plain
     known = None if is_fresh else store.load()
     if known is not None and (holds := _recalled(survey, session, known, store)) is not None:
         return holds
-    result = _searched(survey, session, database, candidates, fusion, told)
+    result = _searched(lab, candidates, fusion, told)
     is_unfinished = survey.is_cut_short or _is_unfinished(options, result)
     if result.finals.recipe is not None and options.is_plain and not is_unfinished:
         store.keep(result)
     return result
 
 
-def _searched(
-    survey: Survey,
-    session: MeasureSession,
-    database: Database,
-    candidates: CandidateKernelIndex,
-    fusion: FusionReport,
-    told: Progress,
-) -> CompileResult:
+def _searched(lab: Lab, candidates: CandidateKernelIndex, fusion: FusionReport, told: Progress) -> CompileResult:
     """Search for the cheapest plans, and compare them end to end with every target alone."""
-    problem, tune_s = survey.problem, survey.problem.options.tune_s
-    costs, records = CostTable(problem, survey, session, database), TuningRecords(session, database)
+    survey, session, problem, costs = lab.survey, lab.session, lab.problem, lab.costs
+    tune_s, records = problem.options.tune_s, TuningRecords(session)
     costs.learn()
     costs.introduce(candidates)
-    keys = len({problem.key_of(candidate.sub_graph, candidate.target) for candidate in candidates})
+    keys = len({problem.key_of(candidate) for candidate in candidates})
     told.counts = lambda: (costs.budget.asked, min(keys, costs.budget.kernels(keys)))
-    inner = body_candidates(survey, session, database, costs, find_plan)
+    inner = body_candidates(lab, find_plan)
     candidates = CandidateKernelIndex([*candidates, *known_autotuned(problem, costs, records, candidates), *inner])
 
     def priced(plans: Sequence[Plan]) -> list[Plan]:
         return [with_costs(plan, [estimate_s(costs, kernel) for kernel in plan.kernels]) for plan in plans]
 
-    search = partial(search_until_stable, problem, survey, costs, records)
+    search = partial(search_until_stable, lab, records)
     tuning = ""
     if tune_s:
         candidates, _ = search(candidates)
@@ -295,29 +288,28 @@ def _searched(
 
     def choose_(plans: Sequence[Plan]) -> FinalComparison:
         told.enter("compare")
-        return choose_finals(survey, costs, session, plans)
+        return choose_finals(lab, plans)
 
     singles = [plan for plan in single_plans(problem, survey, candidates) if _is_allowed(problem, plan)]
     found = None
     expected_s = partial(predicted_s, problem, costs)
     judge = partial(judged, problem, session, survey.precision, seconds=expected_s)
-    leaves = problem.kernels.bodies.leaves
-    compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say, leaves)
+    compat = ProcessCompatibility(problem.toolchains, lab.database, session.build_of, session.say)
 
     def may_share(plan: Plan) -> bool:
-        return compat.can_share(plan.targets)
+        return compat.can_share(plan.leaves)
 
     is_bound = bool(problem.choices) or any(problem.is_bound(target) for target in survey.takers)
     is_several = len(survey.takers) > 1 or bool(inner)
     if is_several or is_bound or problem.placement is not None or tune_s or costs.has_variants:
-        refinement = Refinement(problem, costs, session, may_share)
+        refinement = Refinement(lab, may_share)
 
         def finalists(index: CandidateKernelIndex, result: SearchResult[CandidateKernel]) -> Sequence[Plan]:
             plans = in_one_process(problem, costs, compat, index, best_plans(problem, costs, index, result))
             if any(target.is_reduced for target in problem.menu):
                 again = partial(searched_again, problem, costs, index)
                 by_cuts = partial(plans_by_cuts, survey, costs, index, may_share)
-                plans = within_budget(problem, costs, session, survey.precision, plans, again, by_cuts)
+                plans = within_budget(lab, plans, again, by_cuts)
             mixes = _mixes(survey, plans, singles)
             refined = refinement.plans(index, [*mixes, *singles])
             mixes += [plan for plan in refined if not _is_among([*mixes, *singles], plan)]
@@ -330,14 +322,14 @@ def _searched(
         finals = choose_(priced(with_named_targets(survey, judge(plans))))
     if survey.precision is not None and problem.options.front:
         again = partial(searched_again, problem, costs, candidates)
-        survey.precision.front = find_front(survey, session, costs, finals, again)
+        survey.precision.front = find_front(lab, finals, again)
     summary = replace(SearchSummary.of(problem, candidates, found, fusion), tuning=tuning)
     if problem.options.objective != "throughput":  # There, a plan is not timed as its kernels are.
         finals = replace(finals, additive_error=additive_error(finals, partial(predicted_s, problem, costs)))
     result = CompileResult.of(problem, costs, finals, summary)
     if finals.recipe is None:
         return result
-    tried = record_of_trials(problem, survey, session, finals, costs=costs, found=found, fusion=fusion)
+    tried = record_of_trials(lab, finals, has_costs=True, found=found, fusion=fusion)
     return replace(result, tried=tried)
 
 

@@ -7,7 +7,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -22,90 +22,27 @@ from collage.fusion import CandidateKernel, FusionReport, FusionSpec, HostFusion
 from collage.graph import IndexSet, KernelSpec, SubGraph
 from collage.measure.kernel_factory import kernel_attributes, plan_kernel_name
 from collage.measure.session import MeasureSession
+from collage.plan import Plan, PlannedKernel
 from collage.runtime import KernelRecord, Port, Recipe
 from collage.search import copies_of, kernel_successors, makespan_s
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import TUNED
 
 __all__ = [
-    "Plan",
-    "PlannedKernel",
     "estimate_s",
     "kernel_spec",
     "lower",
     "on_the_host",
+    "plan_of",
     "predicted_s",
     "single_plans",
     "with_costs",
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedKernel:
-    """One kernel of a plan.
-
-    Attributes:
-        sub_graph: Its nodes.
-        target: The target that it is compiled for.
-        rule: The rule that proposed it.
-        device: The device that it runs on; None if neither the search nor the plan chooses.
-        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is
-            in none.
-        cost: The measured or estimated cost when the plan was chosen, as text; None if that is not known.
-    """
-
-    sub_graph: SubGraph
-    target: Target
-    rule: str
-    device: SEScope | None = None
-    branch: int | None = None
-    cost: str | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A disjoint, covering, acyclic choice of kernels, and of where and when each runs.
-
-    Attributes:
-        name: Name for people.
-        kernels: Its kernels, in the order in which they begin to run.
-        single: The target that runs the whole model alone, if one does.
-        placement: The devices that they run on; None if no devices are planned.
-    """
-
-    name: str
-    kernels: tuple[PlannedKernel, ...]
-    single: Target | None = None
-    placement: DevicePlacement | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def targets(self) -> tuple[Target, ...]:
-        """The targets of its kernels, each once."""
-        return tuple(dict.fromkeys(place.target for place in self.kernels))
-
-    @property
-    def branches(self) -> int:
-        """Number of branches that run at the same time; 0 if kernels run one after the other."""
-        return len({place.branch for place in self.kernels} - {None})
-
-    def same_kernels(self, other: Plan) -> bool:
-        """Return True if both run the same nodes in the same kernels at the same places, whichever rule proposed them."""
-        mine, theirs = (
-            [(p.sub_graph.key, p.target.without_rule, p.device, p.branch) for p in plan.kernels]
-            for plan in (self, other)
-        )
-        return mine == theirs
-
-    @classmethod
-    def of(
-        cls,
-        cover: Sequence[CandidateKernel],
-        name: str,
-        single: Target | None = None,
-        placement: DevicePlacement | None = None,
-    ) -> Plan:
-        """The plan of a cover, its kernels in an order in which they can run."""
-        return cls(name, tuple(map(_planned, _in_run_order(cover))), single, placement)
+def plan_of(cover: Sequence[CandidateKernel], name: str, single: Target | None = None) -> Plan:
+    """Return the plan of a cover, its kernels in an order in which they can run."""
+    return Plan(name, tuple(map(_planned, _in_run_order(cover))), single)
 
 
 def with_costs(plan: Plan, seconds: Iterable[float | None]) -> Plan:
@@ -139,7 +76,8 @@ def _in_run_order(cover: Sequence[CandidateKernel]) -> list[CandidateKernel]:
 
 def _planned(candidate: CandidateKernel) -> PlannedKernel:
     device = candidate.scope if isinstance(candidate, DeviceCandidate) else None
-    return PlannedKernel(candidate.sub_graph, candidate.target, " > ".join(candidate.rules), device)
+    rule = " > ".join(candidate.rules)
+    return PlannedKernel(candidate.sub_graph, candidate.target, rule, device, bodies=candidate.bodies)
 
 
 def single_plans(problem: Problem, survey: Survey, candidates: Iterable[CandidateKernel]) -> list[Plan]:
@@ -199,7 +137,7 @@ def _bound_plan(problem: Problem, candidates: Sequence[CandidateKernel], target:
         covered |= candidate.bits
     report, spec = FusionReport(), FusionSpec("host", HostFusionRule(), (HOST_TARGET,))
     rest = [c for c in spec.all_candidates(problem.graph, report) if not c.bits & covered]
-    return Plan.of([*chosen, *rest], target.title, target) if chosen else None
+    return plan_of([*chosen, *rest], target.title, target) if chosen else None
 
 
 def _alone_on_devices(problem: Problem, survey: Survey, target: Target, placement: DevicePlacement) -> Plan | None:
@@ -232,8 +170,8 @@ def _alone_with_rest(
         kernels.append(PlannedKernel(sub_graph, owner, "alone on a device", device if placement.is_free else None))
         start = stop
     if all(place.target == target for place in kernels):
-        return Plan(target.title, tuple(kernels), target, placement)
-    return Plan(f"partition_for({target.short})", tuple(kernels), placement=placement)
+        return Plan(target.title, tuple(kernels), target)
+    return Plan(f"partition_for({target.short})", tuple(kernels))
 
 
 def on_the_host(problem: Problem, survey: Survey) -> Plan:
@@ -278,10 +216,10 @@ def lower(problem: Problem, session: MeasureSession, plan: Plan) -> Recipe:
     """
     records, specs, made = [], [], [plan.name]
     for number, place in enumerate(plan.kernels, 1):
-        kernel = problem.kernels.model(place.sub_graph, place.target)
+        kernel = problem.kernels.of(place)
         name = plan_kernel_name(number, len(plan.kernels), place.sub_graph, place.target)
         made.append(str(kernel.graph.name))
-        specs.append(kernel_spec(problem, plan, place, name))
+        specs.append(kernel_spec(problem, place, name))
         records.append(
             KernelRecord(
                 name=name,
@@ -295,9 +233,9 @@ def lower(problem: Problem, session: MeasureSession, plan: Plan) -> Recipe:
     # Plans that differ in one kernel, or only in where and when kernels run, are different files of one workspace.
     which = hashlib.sha256("\n".join(made).encode()).hexdigest()[:12]
     file = f"{records[0].name}_and_{len(records) - 1}_more_{which}.onnx" if records else "empty.onnx"
-    model, devices = problem.kernels.partitioned(specs), None
-    if plan.placement is not None:
-        model, records, devices = lay_out(model, records, plan.placement)
+    model, devices = problem.kernels.partitioned(plan.kernels, specs), None
+    if problem.placement is not None:
+        model, records, devices = lay_out(model, records, problem.placement)
     ir.save(model, session.workspace / file)
     return Recipe(
         inputs=tuple(Port.of(value) for value in problem.model.graph.inputs),
@@ -306,11 +244,7 @@ def lower(problem: Problem, session: MeasureSession, plan: Plan) -> Recipe:
         threads=problem.options.threads,
         model_file=file,
         model={},
-        builds={
-            target.build_name: session.availability(target).build
-            for owner in plan.targets
-            for target in dict.fromkeys([owner, *problem.kernels.bodies.leaves(owner)])
-        },
+        builds={target.build_name: session.availability(target).build for target in (*plan.targets, *plan.leaves)},
         devices=devices,
         empty=_empty_dimensions(problem),
     )
@@ -329,16 +263,16 @@ def _empty_dimensions(problem: Problem) -> tuple[str, ...]:
     )
 
 
-def kernel_spec(problem: Problem, plan: Plan, place: PlannedKernel, name: str = "") -> KernelSpec:
+def kernel_spec(problem: Problem, place: PlannedKernel, name: str = "") -> KernelSpec:
     """Return the partition of a planned kernel in the partitioned model, with all known facts as metadata."""
-    kernel = problem.kernels.model(place.sub_graph, place.target)
-    name, placement = name or str(kernel.graph.name), plan.placement
+    kernel = problem.kernels.of(place)
+    name, placement = name or str(kernel.graph.name), problem.placement
     scope = None if placement is None else placement.result_scope(place.sub_graph.nodes, place.target, place.device)
-    told = {key: text for key, text in kernel.metadata_props.items() if key == TUNED}
-    told["rule"] = place.rule
+    notes = {key: text for key, text in kernel.metadata_props.items() if key == TUNED}
+    notes["rule"] = place.rule
     if place.cost is not None:
-        told["cost"] = place.cost
-    return KernelSpec(place.sub_graph, name, kernel_attributes(place.target, name, scope) | told)
+        notes["cost"] = place.cost
+    return KernelSpec(place.sub_graph, name, kernel_attributes(place.target, name, scope) | notes)
 
 
 def estimate_s(costs: CostTable, kernel: PlannedKernel) -> float | None:
@@ -364,11 +298,12 @@ def predicted_s(problem: Problem, costs: CostTable, plan: Plan) -> float | None:
         numbers = sorted({place.branch or 0 for place in plan.kernels})
         in_lanes = [(place.sub_graph.inside.bits, numbers.index(place.branch or 0)) for place in plan.kernels]
         return makespan_s(in_lanes, seconds, costs.hand_overs(len(numbers)))
-    if plan.placement is None or any(place.device is None for place in plan.kernels):
+    placement = problem.placement
+    if placement is None or any(place.device is None for place in plan.kernels):
         return sum(seconds)
-    devices = plan.placement.devices
+    devices = placement.devices
     placed = [(p.sub_graph.inside.bits, devices.index(p.device)) for p in plan.kernels if p.device is not None]
     transfers = costs.transfers
-    if plan.placement.has_overlap:
+    if placement.has_overlap:
         return makespan_s(placed, seconds, transfers)
     return sum(seconds) + sum(transfer.copy_s[src][dst] for transfer, src, dst in copies_of(placed, transfers))

@@ -14,12 +14,13 @@ from collections.abc import Callable, Collection, Sequence
 from collage.compiler.accuracy_budget import keeps_limits
 from collage.compiler.candidates import may_have
 from collage.compiler.cost_table import CostTable
-from collage.compiler.plans import Plan, PlannedKernel, predicted_s
+from collage.compiler.plans import predicted_s
 from collage.compiler.precision_sensitivity import EXEMPT
 from collage.compiler.survey import Survey
 from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionSpec
 from collage.graph import IndexSet, SubGraph
 from collage.measure.session import MeasureSession
+from collage.plan import Plan, PlannedKernel
 from collage.target import Target
 
 __all__ = ["expected_share", "plans_by_cuts", "secure_floats", "widest_kept"]

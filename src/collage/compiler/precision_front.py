@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from collage.compiler.accuracy_budget import judge_plan, plan_key
-from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import FinalComparison, choose
-from collage.compiler.plans import Plan, PlannedKernel, predicted_s
+from collage.compiler.lab import Lab
+from collage.compiler.plans import predicted_s
 from collage.compiler.precision_session import MAX_ERROR, Precision
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
 from collage.graph import IndexSet, SubGraph
-from collage.measure.session import MeasureSession
 from collage.numerics.compare import REDUCED_TOLERANCE
+from collage.plan import Plan, PlannedKernel
 
 __all__ = ["BUDGETS", "find_front", "points"]
 
@@ -28,23 +28,15 @@ _MOST_RACED = 8
 _CLEARLY = 0.8
 
 
-def find_front(
-    survey: Survey,
-    session: MeasureSession,
-    costs: CostTable,
-    finals: FinalComparison,
-    search_again: Callable[[], Sequence[Plan]],
-) -> list[dict[str, Any]]:
+def find_front(lab: Lab, finals: FinalComparison, search_again: Callable[[], Sequence[Plan]]) -> list[dict[str, Any]]:
     """Return the fastest plan for each of several budgets, by errors on judging samples and times end to end.
 
     Args:
-        survey: The problem, with its judge.
-        session: Builds and measures.
-        costs: The search pays a price on errors, which is raised and lowered here.
+        lab: Its costs have a price on errors, which is raised and lowered here.
         finals: The final comparison. Its winner takes part in any case.
         search_again: The best plans at the present price.
     """
-    precision, problem = survey.precision, survey.problem
+    survey, problem, costs, precision = lab.survey, lab.problem, lab.costs, lab.survey.precision
     if precision is None or finals.plan is None:
         return []
     budgets = sorted({*BUDGETS, *([problem.options.accuracy_budget] if problem.options.accuracy_budget else [])})
@@ -58,7 +50,7 @@ def find_front(
     finally:
         costs.error_price_s = 0.0
     distinct = list({plan_key(plan): plan for plan in plans}.values())
-    judged = [(plan, _error(survey, session, precision, plan)) for plan in distinct]
+    judged = [(plan, _error(lab, precision, plan)) for plan in distinct]
     raced = _hopeful(
         [
             (plan, error, predicted_s(problem, costs, plan) or float("inf"))
@@ -67,7 +59,7 @@ def find_front(
         ]
     )
     named = [replace(plan, name=f"front {i}") for i, (plan, _) in enumerate(raced)]
-    races = choose(replace(problem, tolerance=max(problem.tolerance, REDUCED_TOLERANCE)), costs, session, named)
+    races = choose(lab, named, tolerance=max(problem.tolerance, REDUCED_TOLERANCE))
     found = []
     for plan, (_, error) in zip(named, raced, strict=True):
         standing = races.standings.get(plan.name)
@@ -81,19 +73,17 @@ def _wholes(survey: Survey) -> list[Plan]:
     graph = survey.problem.graph
     everything = SubGraph(graph, IndexSet((1 << len(graph)) - 1))
     return [
-        Plan(str(target), (PlannedKernel(everything, target, "whole"),), target, survey.problem.placement)
+        Plan(str(target), (PlannedKernel(everything, target, "whole"),), target)
         for target, found in survey.baselines.items()
         if found.whole.time is not None
     ]
 
 
-def _error(
-    survey: Survey, session: MeasureSession, precision: Precision, plan: Plan
-) -> tuple[float, float, float] | None:
+def _error(lab: Lab, precision: Precision, plan: Plan) -> tuple[float, float, float] | None:
     """Return a plan's error with its interval; None if it does not run."""
     if not any(kernel.target.is_reduced for kernel in plan.kernels):
         return 0.0, 0.0, 0.0
-    found = judge_plan(survey.problem, session, precision, plan).estimates.get(MAX_ERROR)
+    found = judge_plan(lab.problem, lab.session, precision, plan).estimates.get(MAX_ERROR)
     return None if found is None else (found.value, found.low, found.high)
 
 

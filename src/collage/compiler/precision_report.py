@@ -12,7 +12,6 @@ import onnx_ir as ir
 from collage.calibration import touches_unbounded
 from collage.compiler.accuracy_budget import plan_key
 from collage.compiler.final_comparison import FinalComparison
-from collage.compiler.plans import PlannedKernel
 from collage.compiler.precision_sensitivity import FLOATS, is_product
 from collage.compiler.precision_session import Precision, Verdict
 from collage.compiler.survey import LATE, Survey
@@ -20,6 +19,7 @@ from collage.cost.outcome import Status
 from collage.measure.estimator import MeasuringCostEstimator
 from collage.measure.jobs import weight_bytes
 from collage.measure.session import MeasureSession
+from collage.plan import PlannedKernel
 from collage.report import Report
 from collage.target import Target
 from collage.toolchains import IN_FLOATS, Compiled
@@ -116,7 +116,7 @@ def _own_error(survey: Survey, session: MeasureSession, place: PlannedKernel) ->
     """Return a kernel's error on the values that it was checked on, where it was measured."""
     problem = survey.problem
     estimator = MeasuringCostEstimator(session, weight_bytes(problem.model))
-    outcome = session.recall(estimator.job(*problem.kernel_of(place.sub_graph, place.target)))
+    outcome = session.recall(estimator.job(*problem.kernel_of(place)))
     return None if outcome is None else outcome.error
 
 

@@ -21,11 +21,12 @@ from collage.calibration import find_metric, runs_worker, touches_unbounded
 from collage.compiler.precision_session import MAX_ERROR, Precision
 from collage.compiler.problem import Problem
 from collage.cost.outcome import Status
-from collage.database.database import Database
+from collage.database import FactKind
 from collage.frontend import model_digest
 from collage.graph import bits_of, constant_tensor, copy_model, keep_in_float
 from collage.measure.baselines import Baselines
 from collage.measure.session import MeasureSession
+from collage.system.codec import Count, to_json
 from collage.target import Target
 from collage.toolchains import option_values
 from collage.toolchains.sdk.int8_model import in_int8
@@ -57,6 +58,7 @@ _STYLE = Int8Style(
     whole=False,
 )
 """An average of what toolchains compute in 8 bits."""
+_SENSITIVE_UNITS: FactKind[tuple[tuple[int, ...], ...]] = FactKind("sensitivity", tuple[tuple[Count, ...], ...])
 _GROUPS = 12
 _WORST_GROUPS = 3
 _MOST_UNITS = 18
@@ -80,7 +82,6 @@ def add_variants(
     problem: Problem,
     baselines: Baselines,
     session: MeasureSession,
-    database: Database,
     first: Callable[[], None] = lambda: None,
 ) -> tuple[Target, ...]:
     """Return variants of the 8-bit targets that leave sensitive nodes in float32, if they may pay.
@@ -91,8 +92,7 @@ def add_variants(
         precision: Has the samples and the ranges.
         problem: The model and the menu.
         baselines: Times and errors of targets on the whole model.
-        session: Says what goes on.
-        database: Remembers which nodes are sensitive.
+        session: Says what goes on, and remembers which nodes are sensitive.
         first: Called before the first run of a search for sensitive nodes. That search takes long.
     """
     hopeful = [target for target in _quantising(problem.menu) if _is_hopeful(precision, problem, baselines, target)]
@@ -103,14 +103,13 @@ def add_variants(
         return ()
     is_far = any(_is_far(problem, baselines, target) for target in hopeful)
     fact = {
-        "fact": "sensitivity-2",
         "model": model_digest(problem.model),
         "data": precision.data.digest,
-        "ranges": precision.ranges.as_json(),
+        "ranges": to_json(precision.ranges),
         "limits": [[limit.metric.name, limit.most] for limit in precision.limits],
         "is_far": is_far,
     }
-    told = None if problem.options.remeasure else database.local_fact(**fact)
+    told = None if problem.options.remeasure else session.database.local_fact(_SENSITIVE_UNITS, **fact)
     if told is None:
         first()
         session.say("finding the operators that lose most in 8 bits")
@@ -120,7 +119,7 @@ def add_variants(
             precision.is_cut_short = problem.options.time_budget_s is not None
             session.say(f"the most sensitive operators are not known: {error}")
             return ()
-        database.keep_local_fact(told, **fact)
+        session.database.keep_local_fact(_SENSITIVE_UNITS, told, **fact)
     added = []
     for indices in reversed(told):
         bits = 0
@@ -183,7 +182,7 @@ def units_of(problem: Problem) -> list[int]:
 
 def _levels(
     precision: Precision, problem: Problem, session: MeasureSession, units: Sequence[int], *, is_far: bool
-) -> list[list[int]]:
+) -> tuple[tuple[int, ...], ...]:
     """Return the fewest most sensitive units that have to stay in float32, and twice as many.
 
     Nothing if half of all units do not do, or none have to, unless it is known that the whole model is too far off.
@@ -221,7 +220,7 @@ def _levels(
             return precision.verdict_of(worker, chooses=True).reason is None
 
     if not is_far and keeps(0):
-        return []
+        return ()
     order = ranked_units(units, noise, session.say)
     count = 1
     while count <= len(units) // 2:
@@ -229,9 +228,10 @@ def _levels(
         for index in order[:count]:
             kept |= units[index]
         if keeps(kept):
-            return [order[:count], *([order[: 2 * count]] if 2 * count <= len(units) // 2 else [])]
+            more = (tuple(order[: 2 * count]),) if 2 * count <= len(units) // 2 else ()
+            return (tuple(order[:count]), *more)
         count *= 2
-    return []
+    return ()
 
 
 def ranked_units(

@@ -40,7 +40,7 @@ from collage.calibration import (
     split_samples,
 )
 from collage.compiler.problem import Problem
-from collage.database.database import Database
+from collage.database import FactKind
 from collage.frontend import model_digest, shape_profiles
 from collage.measure.reference_run import MadeUp, inputs_at
 from collage.measure.session import MeasureSession
@@ -57,6 +57,7 @@ PREPARED_FILE = "prepared.onnx"
 
 _PLAN = "collage.calibration._plan_worker:PlanService"
 _MADE_UP = Split(tuple(range(8)), tuple(range(8, 24)), tuple(range(24, 64)))
+_RANGES: FactKind[Ranges] = FactKind("ranges", Ranges)
 _MADE_UP_SEED = 1000
 _KEEP_EVERY = 8
 _MOST_WATCHED = 8
@@ -231,7 +232,6 @@ def with_data(options: CompileOptions, model: ir.Model, workspace: Path) -> Comp
 def open_precision(
     problem: Problem,
     session: MeasureSession,
-    database: Database,
     made: MadeUp | None,
     original: Path | None,
     stack: ExitStack,
@@ -272,7 +272,7 @@ def open_precision(
     found = Precision(data, split, judge, limits, options.data is None)
     session.say("; ".join(found.assumptions()))
     if needs_ranges(problem.menu):
-        _calibrate(found, problem, session, database, prepared)
+        _calibrate(found, problem, session, prepared)
     return found
 
 
@@ -310,26 +310,23 @@ def _made_up(problem: Problem, made: MadeUp) -> tuple[CalibrationData, Split]:
     return CalibrationData(count, told, False, read, "made-up inputs"), _MADE_UP
 
 
-def _calibrate(
-    precision: Precision, problem: Problem, session: MeasureSession, database: Database, prepared: Path
-) -> None:
+def _calibrate(precision: Precision, problem: Problem, session: MeasureSession, prepared: Path) -> None:
     """Collect ranges over the calibrating samples; what an interrupted compilation collected is not collected again.
 
     Raises:
         UsageError: The model cannot be run on a sample of the user's.
     """
     fact = {
-        "fact": "ranges-3",
         "model": model_digest(problem.model),
         "data": precision.data.digest,
         "samples": list(precision.split.calibrate),
     }
-    known = None if problem.options.remeasure else database.local_fact(**fact)
-    ranges = Ranges() if known is None else Ranges.from_json(known)
+    known = None if problem.options.remeasure else session.database.local_fact(_RANGES, **fact)
+    ranges = Ranges() if known is None else known
     wanted, folder = precision.split.calibrate, session.workspace / "calibrating"
 
     def keep() -> None:
-        database.keep_local_fact(ranges.as_json(), **fact)
+        session.database.keep_local_fact(_RANGES, ranges, **fact)
 
     def after_each(found: Ranges) -> None:
         session.say(f"calibrating, {found.samples} of {len(wanted)}")

@@ -12,7 +12,6 @@ from collage.compiler.precision_cuts import secure_floats
 from collage.compiler.precision_sensitivity import FLOATS, add_variants
 from collage.compiler.precision_session import MAX_ERROR
 from collage.compiler.survey import Survey, baselines_of
-from collage.database.database import Database
 from collage.measure.session import MeasureSession
 from collage.target import Target
 from collage.toolchains import option_values
@@ -24,7 +23,7 @@ _NEAR, _FAR = 0.5, 4.0
 with its interval, so it has to lie well below the budget."""
 
 
-def with_variants(survey: Survey, session: MeasureSession, database: Database) -> Survey:
+def with_variants(survey: Survey, session: MeasureSession) -> Survey:
     """Return a survey with variants of reduced targets on the menu, if they may be worth their while.
 
     A plan in coarser floats comes first, since what makes variants in 8 bits takes long, and a time budget may end it.
@@ -32,10 +31,10 @@ def with_variants(survey: Survey, session: MeasureSession, database: Database) -
     precision = survey.precision
     if precision is None:
         return survey
-    survey = _with(survey, finer_floats(survey), session, database)
+    survey = _with(survey, finer_floats(survey), session)
     first = partial(secure_floats, survey, session, gather_specs(survey))
-    variants = add_variants(precision, survey.problem, survey.baselines, session, database, first)
-    return _with(survey, variants, session, database)
+    variants = add_variants(precision, survey.problem, survey.baselines, session, first)
+    return _with(survey, variants, session)
 
 
 def finer_floats(survey: Survey) -> list[Target]:
@@ -63,9 +62,9 @@ def finer_floats(survey: Survey) -> list[Target]:
     return [target for target in found if target not in problem.menu]
 
 
-def _with(survey: Survey, variants: Sequence[Target], session: MeasureSession, database: Database) -> Survey:
+def _with(survey: Survey, variants: Sequence[Target], session: MeasureSession) -> Survey:
     if not variants:
         return survey
-    measured = baselines_of(survey.problem, variants, session, database)
+    measured = baselines_of(survey.problem, variants, session)
     problem = replace(survey.problem, menu=(*survey.problem.menu, *variants))
     return replace(survey, problem=problem, baselines={**survey.baselines, **measured})

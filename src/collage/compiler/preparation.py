@@ -10,12 +10,21 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from collage.database import FactKind
 from collage.frontend import lengths_as_json
 from collage.measure.original_model import Mismatch, OriginalModel
 from collage.options import CompileOptions
 from collage.transform import PassContext
 
-__all__ = ["OPSET_CONVERSION", "Preparation", "PreparationDiffers", "Verdict", "find_guilty", "preparation_fact"]
+__all__ = [
+    "OPSET_CONVERSION",
+    "PREPARED",
+    "Preparation",
+    "PreparationDiffers",
+    "Verdict",
+    "find_guilty",
+    "preparation_fact",
+]
 
 OPSET_CONVERSION = "opset conversion"
 """The step of the front door that can be left out as a pass can."""
@@ -32,6 +41,10 @@ class Verdict:
 
     left_out: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.left_out) != len(self.reasons):
+            raise ValueError(f"{len(self.reasons)} reasons to leave out {len(self.left_out)} passes")
 
     def without(self, names: Sequence[str], mismatch: Mismatch) -> Verdict:
         """Return the verdict with more left out."""
@@ -53,6 +66,9 @@ class Preparation:
     verdict: Verdict = Verdict()
     is_compared: bool = False
     reprepare: Callable[[Sequence[str]], ir.Model] | None = None
+
+
+PREPARED: FactKind[Verdict] = FactKind("preparation", Verdict)
 
 
 class PreparationDiffers(Exception):
@@ -108,7 +124,6 @@ def preparation_fact(sha256: str, options: CompileOptions, code: str) -> dict[st
     }
     context = PassContext.current()
     return {
-        "fact": "preparation-2",
         "passes": [options.passes, context.opt_level, sorted(context.disabled_pass), sorted(context.required_pass)],
         "config": {key: repr(value) for key, value in sorted(context.config.items())},
         "model": sha256,

@@ -10,13 +10,14 @@ import onnx_ir as ir
 from collage.compiler.choices import Choices
 from collage.compiler.device_placement import DevicePlacement
 from collage.fusion import CandidateKernel, FusionOptions
-from collage.graph import DataflowGraph, SubGraph
+from collage.graph import DataflowGraph
 from collage.measure.comparison import ComparisonPlan
 from collage.measure.estimator import model_tolerance
 from collage.measure.jobs import weight_bytes
 from collage.measure.kernel_factory import KernelMaker
 from collage.measure.session import MeasureSession
 from collage.options import CompileOptions
+from collage.plan import AnyKernel
 from collage.system.machine import free_memory_bytes
 from collage.target import Target
 from collage.toolchains import Registry
@@ -93,13 +94,13 @@ class Problem:
         """Return True if the user said which kernels a target may have; see ``FusionOptions.binds``."""
         return (self.options.fusion or FusionOptions()).binds(target)
 
-    def key_of(self, sub_graph: SubGraph, target: Target) -> tuple[Hashable, Target]:
+    def key_of(self, kernel: AnyKernel) -> tuple[Hashable, Target]:
         """Return a key that kernels share if they cost the same: twelve equal layers are measured once."""
-        return self.kernels.key(sub_graph, target), target.without_rule
+        return self.kernels.key(kernel), kernel.target.without_rule
 
-    def kernel_of(self, sub_graph: SubGraph, target: Target) -> tuple[ir.Model, Target]:
+    def kernel_of(self, kernel: AnyKernel) -> tuple[ir.Model, Target]:
         """Return a kernel as a standalone model, with its target."""
-        return self.kernels.model(sub_graph, target), target
+        return self.kernels.of(kernel), kernel.target
 
     def priority(self, target: Target) -> int:
         """Return the rank of a target on the menu, 0 first; the host comes last."""

@@ -10,14 +10,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from collage._errors import ToolchainError
-from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import finalist_of
+from collage.compiler.lab import Lab
 from collage.compiler.partition_search import CostAccess
-from collage.compiler.plans import Plan, lower, predicted_s
+from collage.compiler.plans import lower, plan_of, predicted_s
 from collage.compiler.problem import Problem
 from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.measure.paired_timer import PairedTimer
 from collage.measure.session import MeasureSession
+from collage.plan import Plan, identity_of
 from collage.search import RefiningStrategy, SearchProblem, refine_or_leave, strategies
 
 __all__ = ["Refinement"]
@@ -30,17 +31,13 @@ class Refinement:
     """The second phase of one compilation.
 
     Args:
-        problem: The model.
-        costs: Costs of kernels.
-        session: Builds plans.
+        lab: Builds plans, and has the costs of kernels.
         may_share: Says if the toolchains of a plan can share a process.
     """
 
-    def __init__(
-        self, problem: Problem, costs: CostTable, session: MeasureSession, may_share: Callable[[Plan], bool]
-    ) -> None:
-        self._problem, self._costs, self._session, self._may_share = problem, costs, session, may_share
-        strategy = strategies().get(problem.options.strategy)
+    def __init__(self, lab: Lab, may_share: Callable[[Plan], bool]) -> None:
+        self._problem, self._costs, self._session, self._may_share = lab.problem, lab.costs, lab.session, may_share
+        strategy = strategies().get(lab.problem.options.strategy)
         self._strategy = strategy if isinstance(strategy, RefiningStrategy) else None
         self._spent_s = 0.0
 
@@ -75,17 +72,15 @@ class Refinement:
             self._spent_s += timer.spent_s
         costs.strategy_faults += () if fault is None else (fault,)
         costs.say(f"{strategy.name}: {timer.timed} plans timed in {timer.spent_s:.0f} s, {len(proposed)} better ones")
-        plans = [
-            Plan.of(cover, f"refined {number}", placement=problem.placement) for number, cover in enumerate(proposed, 1)
-        ]
+        plans = [plan_of(cover, f"refined {number}") for number, cover in enumerate(proposed, 1)]
         return [plan for plan in plans if self._may_share(plan)]
 
     def _seeds(self, index: CandidateKernelIndex, finalists: Sequence[Plan]) -> list[tuple[CandidateKernel, ...]]:
         """Return the finalists that candidates make up, the cheapest first."""
-        known = {(candidate.sub_graph, candidate.target): candidate for candidate in index}
+        known = {identity_of(candidate): candidate for candidate in index}
         covers = []
         for plan in sorted(finalists, key=lambda plan: predicted_s(self._problem, self._costs, plan) or math.inf):
-            cover = [known.get((place.sub_graph, place.target)) for place in plan.kernels]
+            cover = [known.get(identity_of(place)) for place in plan.kernels]
             if all(cover):
                 covers.append(tuple(candidate for candidate in cover if candidate is not None))
         return covers
@@ -126,7 +121,7 @@ class _Timer:
         if self._is_interrupted or self.seconds_left <= 0:
             return math.inf
         self.timed += 1
-        plan = Plan.of(cover, f"plan {self.timed}", placement=self._problem.placement)
+        plan = plan_of(cover, f"plan {self.timed}")
         try:
             if not self._may_share(plan):
                 return math.inf

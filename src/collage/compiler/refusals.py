@@ -13,7 +13,6 @@ import onnx_ir as ir
 from collage._distribution import WHERE, install_command
 from collage._errors import CollageError, ModelError, NothingCanRun, ToolchainError, WorkerDied, WrongAnswer
 from collage.compiler.final_comparison import FinalComparison
-from collage.compiler.plans import Plan
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
@@ -23,6 +22,7 @@ from collage.measure.baselines import TargetBaseline
 from collage.measure.body_problem import is_searchable
 from collage.measure.reference_run import how_to_give
 from collage.measure.session import MeasureSession
+from collage.plan import Plan
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import NOT_INSTALLED, Availability
 
@@ -155,7 +155,7 @@ def check_chosen(survey: Survey, session: MeasureSession, finals: FinalCompariso
 def placement_costs(survey: Survey, finals: FinalComparison) -> list[str]:
     """Warn if a plan of devices makes a model slower than one target alone is without it."""
     alone_s = survey.best_single_s
-    is_placed = finals.plan is not None and finals.plan.placement is not None
+    is_placed = finals.plan is not None and survey.problem.placement is not None
     if not is_placed or finals.time is None or finals.time.median_s <= _SLOWER * alone_s:
         return []
     best = min(

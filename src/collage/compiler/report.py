@@ -8,17 +8,17 @@ from typing import Any
 from collage._version import __version__
 from collage.compiler.comparison_rows import comparison_rows, named_but_failed
 from collage.compiler.final_comparison import FinalComparison
-from collage.compiler.plans import Plan, PlannedKernel
 from collage.compiler.problem import Problem
 from collage.compiler.result_store import CompileResult
 from collage.compiler.survey import Reference, Survey
 from collage.cost.outcome import Status
 from collage.frontend import lengths_as_json
-from collage.measure.body_kernels import PlacedKernel
+from collage.measure.body_kernels import kernels_inside
 from collage.measure.finalist import FinalistResult
 from collage.measure.session import MeasureSession
 from collage.numerics.nan_check import nan_shares
 from collage.numerics.value_store import ValueStore
+from collage.plan import Plan, PlannedKernel
 from collage.report import BodyKernelRow, KernelRow, ModelFacts, Numerics, Occasion, Report, SearchFacts, from_json
 from collage.report import Machine as MachineFacts
 from collage.system.machine import Machine, this_machine, thread_count
@@ -74,7 +74,7 @@ def compile_report(
                 _us(seconds),
                 record.device,
                 record.branch,
-                _bodies(problem, place, record.name),
+                _bodies(place, record.name),
             )
             for record, place, seconds in zip(
                 finals.recipe.kernels, plan.kernels, result.estimates_s[plan.name], strict=True
@@ -98,7 +98,7 @@ def compile_report(
         ),
         lengths_as_json({**problem.options.dims, **problem.options.fixed}),
         tuple(from_json(Occasion, each) for each in _occasions(problem, session)),
-        None if plan.placement is None else plan.placement.as_json(),
+        None if problem.placement is None else problem.placement.as_json(),
         _machine(problem, session),
         objective=finals.objective or {"name": problem.options.objective},
     )
@@ -275,21 +275,21 @@ def _warnings(finals: FinalComparison, threads: int, machine: Machine) -> list[s
     return warnings
 
 
-def _bodies(problem: Problem, place: PlannedKernel, name: str) -> tuple[BodyKernelRow, ...]:
+def _bodies(place: PlannedKernel, name: str) -> tuple[BodyKernelRow, ...]:
     """Return the kernels in the bodies of a kernel."""
     return tuple(
         BodyKernelRow(
             inner.name,
             str(inner.kernel.target),
-            _operators(inner),
-            tuple(str(node.name) for node in inner.sub_graph.nodes),
+            _operators(inner.kernel),
+            tuple(str(node.name) for node in inner.kernel.sub_graph.nodes),
             inner.kernel.rule,
         )
-        for inner in problem.kernels.bodies.inside(place.sub_graph.nodes[0], place.target, name)
+        for inner in kernels_inside(place, name)
     )
 
 
-def _operators(place: PlannedKernel | PlacedKernel) -> str:
+def _operators(place: PlannedKernel) -> str:
     """Operators of a kernel in a few words: ``Conv, Relu`` or ``Conv … Softmax (12 operators)``."""
     op_types = [node.op_type for node in place.sub_graph.nodes]
     if len(op_types) <= 4:

@@ -9,35 +9,33 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from collage._errors import TargetError, UsageError
+from collage._errors import UsageError
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import BASELINE, FinalComparison, finalist_of
-from collage.compiler.plans import Plan, PlannedKernel, estimate_s, predicted_s, with_costs
+from collage.compiler.planned import plan_file_of, plan_of_file, target_on
+from collage.compiler.plans import estimate_s, predicted_s, with_costs
 from collage.compiler.problem import Problem
-from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
 from collage.cost.workload_key import METHOD, runtime_settings
-from collage.database.database import Database
+from collage.database import FactKind
 from collage.explain import TriedRecord, as_json, from_json
 from collage.frontend import model_digest
 from collage.fusion import CandidateKernel, FusionReport
-from collage.graph import ANY_VALID, IndexSet, NestedSubGraph, SubGraph
-from collage.measure.finalist import Finalist, FinalistResult
+from collage.measure.finalist import FinalistResult
 from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
 from collage.numerics.value_store import ValueStore
-from collage.search import SearchResult, kernel_successors
+from collage.plan import Plan
+from collage.plan_file import PlanFile
+from collage.search import SearchResult
+from collage.system.codec import Share
 from collage.system.machine import this_machine
-from collage.target import HOST_TARGET, Target
-from collage.toolchains import TUNED
 
 __all__ = ["CompileResult", "ResultStore", "SearchSummary"]
 
-_FACT = "plan-3"
-_TRIED_FACT = "tried-1"
 _ELSEWHERE = (
     "db",
     "remeasure",
@@ -52,9 +50,6 @@ _ELSEWHERE = (
     "plan_out",
 )
 """Options that do not decide which plan is found, or that another part of the key stands for."""
-
-_OWN_OPTIONS = ("trials", "seed", "threads")
-"""Options that the kernels of a plan may have beside those of the menu: tuned ones, and those of branches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +99,7 @@ class SearchSummary:
             fusion: The outcomes of the candidates that rules proposed.
         """
         candidates = list(candidates)
-        keys = {problem.key_of(candidate.sub_graph, candidate.target) for candidate in candidates}
+        keys = {problem.key_of(candidate) for candidate in candidates}
         capped, notes = tuple(fusion.capped), tuple(fusion.notes)
         if result is None:
             return cls(candidates=len(candidates), keys=len(keys), caps=capped, notes=notes)
@@ -172,62 +167,100 @@ class CompileResult:
         return cls(finals, SearchSummary(), estimates, {plan.name: None for plan in finals.plans})
 
 
+@dataclass(frozen=True, slots=True)
+class _StoredPlan:
+    """A plan of a stored result.
+
+    Attributes:
+        file: Its kernels, as in a plan file.
+        single: The target that runs the whole model alone, if one does.
+        estimates_s: See ``CompileResult``.
+        predicted_s: See ``CompileResult``.
+    """
+
+    file: PlanFile
+    single: str | None
+    estimates_s: tuple[Share | None, ...]
+    predicted_s: Share | None
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredResult:
+    """A result as the database keeps it; see ``CompileResult`` and ``FinalComparison``.
+
+    Attributes:
+        winner: Name of the winning plan.
+        plans: All plans, by name.
+        standings: The result of each plan, and of the baseline, by name. The arguments of finalists are left out.
+    """
+
+    winner: str
+    plans: Mapping[str, _StoredPlan]
+    standings: Mapping[str, FinalistResult]
+    time: Summary | None
+    speedup: tuple[Share, Interval] | None
+    rivals: Mapping[str, Interval]
+    overruled: str | None
+    additive_error: float | None
+    kernels_ok: bool | None
+    kernels_error: Share | None
+    search: SearchSummary
+
+
+_RESULT: FactKind[_StoredResult] = FactKind("result", _StoredResult)
+_TRIED: FactKind[Mapping[str, Any]] = FactKind("tried", Mapping[str, Any])
+
+
 class ResultStore:
     """The place of one compilation's result in the database.
 
     Args:
         problem: The model, the menu and the options.
         session: Knows the builds of the toolchains, and the lengths on which kernels are timed.
-        database: The database that holds it.
         candidates: The candidates of the fusion rules.
     """
 
-    def __init__(
-        self, problem: Problem, session: MeasureSession, database: Database, candidates: Iterable[CandidateKernel]
-    ) -> None:
+    def __init__(self, problem: Problem, session: MeasureSession, candidates: Iterable[CandidateKernel]) -> None:
         self._problem = problem
         self._session = session
-        self._database = database
-        tuned = TuningRecords(session, database).digest if problem.options.use_tuned else None
+        self._database = session.database
+        tuned = TuningRecords(session).digest if problem.options.use_tuned else None
         self._name = {**_name_of(problem, session), "candidates": _digest_of(candidates), "tuned": tuned}
 
     def load(self) -> CompileResult | None:
         """Return the result of the last compilation like this one; None if there is none, or it does not fit."""
-        told = self._database.local_fact(**self._name)
-        if told is None:
+        stored = self._database.local_fact(_RESULT, **self._name)
+        try:
+            plans = {} if stored is None else {name: self._plan(name, plan) for name, plan in stored.plans.items()}
+        except UsageError:
             return None
-        plans = [self._plan(each) for each in told["plans"]]
-        if None in plans:
+        if stored is None or stored.winner not in plans:
             return None
-        known = {plan.name: plan for plan in plans if plan is not None}
-        standings = {each["name"]: each["standing"] for each in told["plans"]}
-        winner = known[told["winner"]]
+        standings = {
+            name: replace(standing, finalist=finalist_of(self._problem, self._session, plans[name], None))
+            if name in plans
+            else standing
+            for name, standing in stored.standings.items()
+            if name in plans or name == BASELINE
+        }
         finals = FinalComparison(
             None,
-            winner,
-            list(known.values()),
-            {
-                name: _standing(finalist_of(self._problem, self._session, known[name], None), standing)
-                for name, standing in standings.items()
-                if standing is not None
-            },
-            told["time"] and Summary(*told["time"]),
-            told["speedup"] and (told["speedup"][0], Interval(*told["speedup"][1:])),
-            additive_error=told["additive_error"],
-            rivals={name: Interval(*interval) for name, interval in told["rivals"].items() if name in known},
-            overruled=told["overruled"],
+            plans[stored.winner],
+            list(plans.values()),
+            standings,
+            stored.time,
+            stored.speedup,
+            additive_error=stored.additive_error,
+            rivals={name: interval for name, interval in stored.rivals.items() if name in plans},
+            overruled=stored.overruled,
         )
-        if told["baseline"] is not None:
-            arguments = {"target": told["baseline"]["target"]}
-            entry = Finalist(BASELINE, "", arguments, is_candidate=False)
-            finals.standings[BASELINE] = _standing(entry, told["baseline"]["standing"])
         return CompileResult(
             finals,
-            SearchSummary(**{**told["search"], **{name: tuple(told["search"][name]) for name in ("caps", "notes")}}),
-            {each["name"]: tuple(kernel["estimate_s"] for kernel in each["kernels"]) for each in told["plans"]},
-            {each["name"]: each["predicted_s"] for each in told["plans"]},
-            told["kernels_ok"],
-            told["kernels_error"],
+            stored.search,
+            {name: plan.estimates_s for name, plan in stored.plans.items()},
+            {name: plan.predicted_s for name, plan in stored.plans.items()},
+            stored.kernels_ok,
+            stored.kernels_error,
             is_remembered=True,
             tried=self._tried(),
         )
@@ -236,167 +269,60 @@ class ResultStore:
         """Keep a result for the next compilation like this one."""
         finals = result.finals
         assert finals.plan is not None
-        baseline = finals.standings.get(BASELINE)
-        target = None if baseline is None else baseline.finalist.arguments.get("target")
-        told = {
-            "winner": finals.plan.name,
-            "plans": [self._told(result, plan) for plan in finals.plans],
-            "time": finals.time and list(astuple(finals.time)),
-            "speedup": finals.speedup and [finals.speedup[0], *finals.speedup[1].as_list()],
-            "overruled": finals.overruled,
-            "baseline": None if baseline is None else {"target": target, "standing": _standing_told(baseline)},
-            "rivals": {name: interval.as_list() for name, interval in finals.rivals.items()},
-            "additive_error": finals.additive_error,
-            "kernels_ok": result.kernels_ok,
-            "kernels_error": result.kernels_error,
-            "search": {**asdict(result.search), "caps": list(result.search.caps), "notes": list(result.search.notes)},
-        }
-        self._database.keep_local_fact(told, **self._name)
+        stored = _StoredResult(
+            winner=finals.plan.name,
+            plans={plan.name: self._stored(result, plan) for plan in finals.plans},
+            standings={name: _without_files(standing) for name, standing in finals.standings.items()},
+            time=finals.time,
+            speedup=finals.speedup,
+            rivals=finals.rivals,
+            overruled=finals.overruled,
+            additive_error=finals.additive_error,
+            kernels_ok=result.kernels_ok,
+            kernels_error=result.kernels_error,
+            search=result.search,
+        )
+        self._database.keep_local_fact(_RESULT, stored, **self._name)
         if result.tried is not None:
-            tried = as_json(replace(result.tried, names=()))
-            self._database.keep_local_fact(tried, **{**self._name, "fact": _TRIED_FACT})
+            self._database.keep_local_fact(_TRIED, as_json(replace(result.tried, names=())), **self._name)
 
     def _tried(self) -> TriedRecord | None:
         """Return the record of what was tried, without names; None if there is none, or it cannot be read."""
-        told = self._database.local_fact(**{**self._name, "fact": _TRIED_FACT})
+        data = self._database.local_fact(_TRIED, **self._name)
         try:
-            return None if told is None else from_json(told)
+            return None if data is None else from_json(data)
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
 
-    def _told(self, result: CompileResult, plan: Plan) -> dict[str, Any]:
-        standing = result.finals.standings.get(plan.name)
-        return {
-            "name": plan.name,
-            "single": None if plan.single is None else plan.single.title,
-            "kernels": [
-                {
-                    "target": kernel.target.title,
-                    "nodes": list(kernel.sub_graph.inside),
-                    "parts": list(map(_as_json, kernel.sub_graph.nested)),
-                    "bodies": self._problem.kernels.bodies.as_json(kernel.target),
-                    "rule": kernel.rule,
-                    "device": None if kernel.device is None else str(kernel.device),
-                    "branch": kernel.branch,
-                    "tuned": self._tuned(kernel),
-                    "estimate_s": estimate,
-                }
-                for kernel, estimate in zip(plan.kernels, result.estimates_s[plan.name], strict=True)
-            ],
-            "predicted_s": result.predicted_s[plan.name],
-            "standing": None if standing is None else _standing_told(standing),
-        }
+    def _stored(self, result: CompileResult, plan: Plan) -> _StoredPlan:
+        file = plan_file_of(self._problem, plan, "", lambda target: target.title)
+        single = None if plan.single is None else plan.single.title
+        return _StoredPlan(file, single, result.estimates_s[plan.name], result.predicted_s[plan.name])
 
-    def _tuned(self, kernel: PlannedKernel) -> str | None:
-        """Return the records that a tuned kernel is built from."""
-        return self._problem.kernels.model(kernel.sub_graph, kernel.target).metadata_props.get(TUNED)
+    def _plan(self, name: str, stored: _StoredPlan) -> Plan:
+        """Return a plan of this model.
 
-    def _plan(self, told: Mapping[str, Any]) -> Plan | None:
-        """Return a plan of this model; None if its kernels do not cover the model, or are not for this menu and these devices."""
-        kernels = [kernel for each in told["kernels"] if (kernel := self._kernel(each)) is not None]
-        nodes = sorted(node for each in told["kernels"] for node in each["nodes"])
-        single = None if told["single"] is None else self._target(told["single"])
-        if nodes != list(range(len(self._problem.graph))) or (single is None) != (told["single"] is None):
-            return None
-        after = kernel_successors(self._problem.graph, [kernel.sub_graph.inside.bits for kernel in kernels])
-        is_in_order = all(later > i for i, fed in enumerate(after) for later in fed)
-        is_whole = len(kernels) == len(told["kernels"]) and is_in_order
-        plan = Plan(told["name"], tuple(kernels), single, self._problem.placement)
-        return with_costs(plan, [each["estimate_s"] for each in told["kernels"]]) if is_whole else None
-
-    def _kernel(self, told: Mapping[str, Any]) -> PlannedKernel | None:
-        placement, device = self._problem.placement, None
-        target = self._target(told["target"]) if told["bodies"] is None else self._with_bodies(told)
-        if target is None or not told["nodes"] or max(told["nodes"]) >= len(self._problem.graph):
-            return None
-        parts = [_from_json(part) for part in told["parts"]]
-        sub_graph = SubGraph(self._problem.graph, IndexSet.of(*told["nodes"]), parts)
-        if sub_graph.why_ill_formed(ANY_VALID) is not None:
-            return None
-        if placement is not None:
-            allowed = placement.devices_for(sub_graph.nodes, target)
-            device = next((each for each in allowed if str(each) == told["device"]), None)
-            if not allowed or (device is None) != (told["device"] is None):
-                return None
-        if told["tuned"] is not None:
-            self._problem.kernels.annotate(sub_graph, target, {TUNED: told["tuned"]})
-        return PlannedKernel(sub_graph, target, told["rule"], device, told["branch"])
-
-    def _with_bodies(self, told: Mapping[str, Any]) -> Target | None:
-        """Return the target of an operator whose bodies are kernels of their own; None if they are not of this model."""
-
-        def known(text: str) -> Target:
-            if (target := self._target(text)) is None:
-                raise UsageError(f"{text!r} is not on the menu")
-            return target
-
-        try:
-            (index,) = told["nodes"]
-            node = self._problem.graph.node(index)
-            return self._problem.kernels.bodies.read(node, told["bodies"], known, self._session.build_of)
-        except (UsageError, ValueError, IndexError):
-            return None
-
-    def _target(self, text: str) -> Target | None:
-        """Return the target of the menu with this text, or the variant of one; None if there is none."""
-        known = {target.title: target for target in (*self._problem.menu, HOST_TARGET)}
-        if text in known:
-            return known[text]
-        try:
-            target = Target.parse(text)
-        except TargetError:
-            return None
-        options = dict(target.options)
-        own = {name: options.pop(name) for name in _OWN_OPTIONS if name in options}
-        plain = Target(target.kind, target.compiler, target.libs, tuple(options.items()))
-        return known[str(plain)].with_options(**own) if own and str(plain) in known else None
+        Raises:
+            UsageError: Its kernels do not cover the model, or are not for this menu and these devices.
+        """
+        plan = plan_of_file(self._problem, stored.file, "")
+        single = None if stored.single is None else target_on(self._problem, stored.single)
+        if len(stored.estimates_s) != len(plan.kernels):
+            raise UsageError(f"{len(stored.estimates_s)} costs of {len(plan.kernels)} kernels")
+        return with_costs(replace(plan, name=name, single=single), stored.estimates_s)
 
 
-def _standing_told(standing: FinalistResult) -> dict[str, Any]:
-    ratio = standing.ratio
-    return {
-        "status": standing.status.value,
-        "time": standing.time and list(astuple(standing.time)),
-        "reason": standing.reason,
-        "errors": [standing.max_abs, standing.max_rel],
-        "paired_s": standing.paired_s,
-        "ratio": ratio and [ratio[0], *ratio[1].as_list()],
-        "rounds_s": list(standing.rounds_s),
-        "alone": standing.alone and list(astuple(standing.alone)),
-        "lost": standing.lost,
-    }
-
-
-def _standing(entry: Finalist, told: Mapping[str, Any]) -> FinalistResult:
-    time, alone, ratio = told["time"], told["alone"], told["ratio"]
-    return FinalistResult(
-        entry,
-        Status(told["status"]),
-        time and Summary(*time),
-        told["reason"],
-        max_abs=told["errors"][0],
-        max_rel=told["errors"][1],
-        paired_s=told["paired_s"],
-        ratio=ratio and (ratio[0], Interval(*ratio[1:])),
-        rounds_s=tuple(told["rounds_s"]),
-        alone=alone and Summary(*alone),
-        lost=told["lost"],
-    )
-
-
-def _as_json(part: NestedSubGraph) -> dict[str, Any]:
-    return {"nodes": list(part.inside), "label": part.label, "parts": list(map(_as_json, part.nested))}
-
-
-def _from_json(told: Mapping[str, Any]) -> NestedSubGraph:
-    return NestedSubGraph(IndexSet.of(*told["nodes"]), told["label"], tuple(map(_from_json, told["parts"])))
+def _without_files(standing: FinalistResult) -> FinalistResult:
+    """Return a result whose finalist only names its target, if it does: its files go with the workspace."""
+    finalist = standing.finalist
+    target = {key: value for key, value in finalist.arguments.items() if key == "target"}
+    return replace(standing, finalist=replace(finalist, arguments=target))
 
 
 def _name_of(problem: Problem, session: MeasureSession) -> dict[str, Any]:
     """Return everything that the result of a compilation depends on, except its candidates."""
     options, placement = problem.options, problem.placement
     return {
-        "fact": _FACT,
         "method": METHOD,
         "model": model_digest(problem.model),
         "menu": [[target.title, problem.is_bound(target), session.build_of(target)] for target in problem.menu],

@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from collage.compiler.cost_table import CostTable
-from collage.compiler.plans import Plan, PlannedKernel, predicted_s
+from collage.compiler.plans import predicted_s
 from collage.compiler.precision_sensitivity import EXEMPT
 from collage.compiler.problem import Problem
 from collage.fusion import CandidateKernel, FusionSpec, UnionFusionRule
 from collage.graph import ANY_VALID, IndexSet, SubGraph, iterate_bits
+from collage.plan import Plan, PlannedKernel
 from collage.search import Stage, stages_of, with_joined
 from collage.system.machine import this_machine, thread_count
 from collage.target import HOST_TARGET, Target
@@ -118,7 +119,13 @@ class _Splitter:
         if rest is None:
             return None
         kernels = [
-            PlannedKernel(piece.sub_graph, piece.target, piece.rules[-1], branch=number if stage.is_parallel else None)
+            PlannedKernel(
+                piece.sub_graph,
+                piece.target,
+                piece.rules[-1],
+                branch=number if stage.is_parallel else None,
+                bodies=piece.bodies,
+            )
             for stage in stages
             for number, lane in enumerate(stage.lanes, 1)
             for piece in (lanes if stage.is_parallel else rest)[lane]
@@ -156,7 +163,7 @@ class _Splitter:
         costs.recall(kernels)
         for kernel in kernels:
             if costs.known_cost(kernel) is None:
-                unknown.setdefault(self.problem.key_of(kernel.sub_graph, kernel.target), kernel)
+                unknown.setdefault(self.problem.key_of(kernel), kernel)
         if not unknown:
             return True
         if len(unknown) > costs.kernels_left or costs.search_s_left <= 0:

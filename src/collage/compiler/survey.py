@@ -13,7 +13,6 @@ from collage.compiler.precision_session import Precision, open_precision
 from collage.compiler.preparation import Preparation, PreparationDiffers, Verdict, find_guilty
 from collage.compiler.problem import Problem
 from collage.cost.outcome import Outcome
-from collage.database.database import Database
 from collage.device import SEScope
 from collage.frontend import place_weights
 from collage.graph import IndexSet, SubGraph
@@ -137,7 +136,6 @@ class Survey:
 def survey_model(
     problem: Problem,
     session: MeasureSession,
-    database: Database,
     preparation: Preparation = Preparation(),  # noqa: B008 (frozen)
     stack: ExitStack | None = None,
     *,
@@ -148,7 +146,6 @@ def survey_model(
     Args:
         problem: The model and the menu.
         session: Builds and measures.
-        database: The database that holds facts.
         preparation: The original model, and the passes that were left out.
         stack: Closes what judges reduced precision; without, nothing does, and no plan is reduced.
         is_timed: Build and time the operators that targets take. Otherwise toolchains only state what they support.
@@ -159,7 +156,7 @@ def survey_model(
     checking: list[CheckingSets] = []
     session.say("starting toolchains")
     session.start_all(
-        [HOST_TARGET, *problem.menu], lambda: checking.append(_run_reference(problem, session, database, preparation))
+        [HOST_TARGET, *problem.menu], lambda: checking.append(_run_reference(problem, session, preparation))
     )
     _check_preparation(problem, session, preparation, checking[0])
     reference = Reference(checking[0], preparation.original, preparation.verdict)
@@ -174,14 +171,14 @@ def survey_model(
     original = preparation.original
     file = original.path if original is not None and original.failure is None else None
     made = reference.checking.made
-    precision = None if stack is None else open_precision(problem, session, database, made, file, stack)
+    precision = None if stack is None else open_precision(problem, session, made, file, stack)
 
     if precision is not None:
         keep_unbounded_in_float(precision, problem)
-    return Survey(problem, reference, baselines_of(problem, problem.menu, session, database), precision)
+    return Survey(problem, reference, baselines_of(problem, problem.menu, session), precision)
 
 
-def baselines_of(problem: Problem, targets: Sequence[Target], session: MeasureSession, database: Database) -> Baselines:
+def baselines_of(problem: Problem, targets: Sequence[Target], session: MeasureSession) -> Baselines:
     """Return what targets take of a model, and their times.
 
     If much of a time budget is over, no further target of reduced precision is measured.
@@ -200,7 +197,7 @@ def baselines_of(problem: Problem, targets: Sequence[Target], session: MeasureSe
         problem.kernels,
         estimator,
         session,
-        database,
+        session.database,
         session.say,
         why_not,
     )
@@ -220,9 +217,7 @@ def supported_baselines(problem: Problem, availability_of: Callable[[Target], Av
     return {target: baseline(target) for target in problem.menu}
 
 
-def _run_reference(
-    problem: Problem, session: MeasureSession, database: Database, preparation: Preparation
-) -> CheckingSets:
+def _run_reference(problem: Problem, session: MeasureSession, preparation: Preparation) -> CheckingSets:
     """Run the model for reference, which takes only the host."""
     session.say("running the model once for reference")
     options = problem.options
@@ -230,7 +225,7 @@ def _run_reference(
         problem.model,
         options.inputs,
         session,
-        database,
+        session.database,
         seed=options.seed,
         dims=options.dims,
         tolerance=model_tolerance(problem.model, saturating=False),

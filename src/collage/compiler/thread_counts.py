@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from collage.compiler.survey import HOPELESS, Survey, baselines_of
-from collage.database.database import Database
 from collage.measure.baselines import Baselines
 from collage.measure.session import MeasureSession
 from collage.system.machine import this_machine, thread_count
@@ -31,7 +30,7 @@ The final comparison decides between closer ones.
 """
 
 
-def with_one_thread(survey: Survey, session: MeasureSession, database: Database) -> Survey:
+def with_one_thread(survey: Survey, session: MeasureSession) -> Survey:
     """Return a survey with targets of one thread on the menu, if the model is small and gains by it.
 
     The fastest target that takes the whole model is tried first, which costs a build and a measurement. The others follow only
@@ -47,11 +46,11 @@ def with_one_thread(survey: Survey, session: MeasureSession, database: Database)
         return survey
     (fastest, best_s), *others = targets
     session.say(f"trying {fastest.short} on one thread")
-    (tried,) = (found := _measured(survey, [fastest], session, database)).values()
+    (tried,) = (found := _measured(survey, [fastest], session)).values()
     if tried.whole.time is None or tried.whole.time.median_s > _NEAR * best_s:
         return survey
     hopeful = [target for target, seconds in others if seconds <= HOPELESS * best_s]
-    found = {**found, **_measured(survey, hopeful, session, database)}
+    found = {**found, **_measured(survey, hopeful, session)}
     problem = replace(survey.problem, menu=(*survey.problem.menu, *found))
     return replace(survey, problem=problem, baselines={**survey.baselines, **found})
 
@@ -69,8 +68,8 @@ def _by_time(survey: Survey) -> list[tuple[Target, float]]:
     return sorted(found, key=lambda each: each[1])
 
 
-def _measured(survey: Survey, targets: Sequence[Target], session: MeasureSession, database: Database) -> Baselines:
+def _measured(survey: Survey, targets: Sequence[Target], session: MeasureSession) -> Baselines:
     of_one = {target: target.with_options(threads="1") for target in targets}
     for target, one in of_one.items():
         survey.problem.kernels.keep_in_float(one, survey.problem.kernels.in_float(target))
-    return baselines_of(survey.problem, [*of_one.values()], session, database)
+    return baselines_of(survey.problem, [*of_one.values()], session)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from collage.compiler.break_even import Priced, Rest, cheapest_rests
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import FinalComparison
-from collage.compiler.plans import Plan, PlannedKernel, predicted_s
+from collage.compiler.lab import Lab
+from collage.compiler.plans import predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.refusals import in_short
-from collage.compiler.survey import Survey
 from collage.cost.cost import Cost
 from collage.cost.outcome import Outcome, Status
 from collage.explain import (
@@ -27,7 +27,7 @@ from collage.explain import (
 )
 from collage.fusion import CandidateKernel, FusionReport, FusionSpec, UnionFusionRule
 from collage.graph import IndexSet, SubGraph, value_nbytes
-from collage.measure.session import MeasureSession
+from collage.plan import AnyKernel, Identity, Plan, PlannedKernel, identity_of
 from collage.search import SearchResult
 from collage.target import Target
 
@@ -52,29 +52,26 @@ _ENDS = {
 
 
 def record_of_trials(
-    problem: Problem,
-    survey: Survey,
-    session: MeasureSession,
+    lab: Lab,
     finals: FinalComparison,
     *,
-    costs: CostTable | None = None,
+    has_costs: bool = False,
     found: SearchResult[CandidateKernel] | None = None,
     fusion: FusionReport | None = None,
 ) -> TriedRecord:
     """Return the record of a compilation that ends with these finals.
 
     Args:
-        problem: The model and the menu.
-        survey: The answers of the targets about the whole model.
-        session: Knows builds and the folder whose name is left out of reasons.
+        lab: The answers of the targets about the whole model, and the costs of kernels.
         finals: The comparison, with its winner.
-        costs: Costs of candidates; None if nothing could be measured.
+        has_costs: True if kernels were measured.
         found: The result of the last search; None if there was none.
         fusion: Notes on candidates that were left out.
     """
     plan = finals.plan
     assert plan is not None and finals.recipe is not None
-    collector = _Collector(problem, survey, session, costs)
+    problem, costs = lab.problem, lab.costs if has_costs else None
+    collector = _Collector(lab, costs)
     collector.add_candidates(plan)
     predicted = None if costs is None else predicted_s(problem, costs, plan)
     rows = collector.priced(plan, predicted)
@@ -88,7 +85,7 @@ def record_of_trials(
         tuple(
             ChosenKernel(
                 name,
-                rows[_key(place)],
+                rows[identity_of(place)],
                 1e6 * launch_s,
                 None if place.device is None else str(place.device),
                 place.branch,
@@ -97,7 +94,7 @@ def record_of_trials(
         ),
         tuple(collector.borders(plan, names)),
         tuple(collector.plans(finals)),
-        tuple(collector.answer(target) for target in survey.baselines),
+        tuple(collector.answer(target) for target in lab.survey.baselines),
         tuple(sorted(rows.values(), key=lambda row: _interest(row, _us(predicted)))),
         {},
         "not started" if found is None else found.stopped_by,
@@ -143,68 +140,57 @@ def renamed(record: TriedRecord, problem: Problem, finals: FinalComparison) -> T
     )
 
 
-_Key = tuple[SubGraph, Target]
-
-
-def _key(place: PlannedKernel | CandidateKernel) -> _Key:
-    return place.sub_graph, place.target
-
-
 @dataclass(slots=True)
 class _Collector:
     """Collects the rows of one record."""
 
-    problem: Problem
-    survey: Survey
-    session: MeasureSession
+    lab: Lab
     costs: CostTable | None
-    rows: dict[_Key, TriedKernel] = field(default_factory=dict)
+    rows: dict[Identity, TriedKernel] = field(default_factory=dict)
     refused: dict[Target, int] = field(default_factory=dict)
 
     def add_candidates(self, plan: Plan) -> None:
         """Add the kernels of the plan, the candidates of the search, whole models, and runner-ups of the plan."""
         surveyed = {
             (bits, target): outcome
-            for target, found in self.survey.baselines.items()
+            for target, found in self.lab.survey.baselines.items()
             for bits, outcome in zip(found.ranges, found.outcomes, strict=True)
         }
         for place in plan.kernels:
             # A variant that wins takes the whole model, and only its survey knows of it.
-            self._add(
-                place.sub_graph, place.target, place.rule, surveyed.get((place.sub_graph.inside.bits, place.target))
-            )
+            self._add(place, place.rule, surveyed.get((place.sub_graph.inside.bits, place.target)))
         for candidate in () if self.costs is None else self.costs.introduced:
-            self._add(candidate.sub_graph, candidate.target, " > ".join(candidate.rules))
-        for target, found in self.survey.baselines.items():
+            self._add(candidate, " > ".join(candidate.rules))
+        for target, found in self.lab.survey.baselines.items():
             rule = "whole" if found.refusal is None else "largest range"
             for bits, outcome in zip(found.ranges, found.outcomes, strict=True):
-                self._add(SubGraph(self.problem.graph, IndexSet(bits)), target, rule, outcome)
-        known = {(sub_graph.inside, target) for sub_graph, target in self.rows}
+                self._add(PlannedKernel(SubGraph(self.lab.problem.graph, IndexSet(bits)), target), rule, outcome)
+        known = {(sub_graph.inside, target) for sub_graph, target, _ in self.rows}
         for place in plan.kernels:
-            for target in self.survey.usable:
+            for target in self.lab.survey.usable:
                 if (place.sub_graph.inside, target) not in known:
-                    self._add(place.sub_graph, target, "runner-up")
+                    self._add(PlannedKernel(place.sub_graph, target), "runner-up")
 
-    def _add(self, sub_graph: SubGraph, target: Target, rule: str, outcome: Outcome | None = None) -> None:
-        if (sub_graph, target) in self.rows:
+    def _add(self, kernel: AnyKernel, rule: str, outcome: Outcome | None = None) -> None:
+        if identity_of(kernel) in self.rows:
             return
-        candidate = CandidateKernel(sub_graph, target, _RUNNER_UP, (rule,))
-        nodes = NodeRanges.from_bits(sub_graph.inside.bits)
+        candidate = _candidate(*identity_of(kernel))
+        nodes = NodeRanges.from_bits(kernel.sub_graph.inside.bits)
         if self.costs is not None:
             outcome = self.costs.outcome_of(candidate) or outcome
         if outcome is None:
-            self.rows[sub_graph, target] = self._not_measured(candidate, nodes, rule)
+            self.rows[identity_of(kernel)] = self._not_measured(candidate, nodes, rule)
             return
         status = _ENDS.get(outcome.status, KernelStatus.FAILED)
-        reason = "" if outcome.reason is None else in_short(outcome.reason, self.session.workspace)
+        reason = "" if outcome.reason is None else in_short(outcome.reason, self.lab.session.workspace)
         if status is KernelStatus.FAILED:
             reason = f"{outcome.status.value}: {reason}" if reason else outcome.status.value
         if outcome.ok and self.costs is not None and self.costs.known_cost(candidate) == Cost.INVALID:
             status, reason = KernelStatus.WRONG, "wrong with its own weights, where an equal kernel was right"
         time = outcome.time
-        self.rows[sub_graph, target] = TriedKernel(
+        self.rows[identity_of(kernel)] = TriedKernel(
             nodes,
-            str(target),
+            str(kernel.target),
             status,
             None if time is None else time.median_s * 1e6,
             None if time is None else max(0.0, time.median_s * (1.0 - time.spread)) * 1e6,
@@ -227,9 +213,9 @@ class _Collector:
 
     def _refusal(self, sub_graph: SubGraph, target: Target) -> str | None:
         """Return why a target does not take one of the operators; None if it takes them, or was not asked."""
-        if target not in self.survey.baselines:
+        if target not in self.lab.survey.baselines:
             return None
-        found = self.survey.baselines[target]
+        found = self.lab.survey.baselines[target]
         if not found.availability.available:
             return found.availability.reason or "not available"
         if target not in self.refused:
@@ -237,19 +223,19 @@ class _Collector:
         first = IndexSet(sub_graph.inside.bits & self.refused[target]).first
         if first < 0:
             return None
-        node = self.problem.graph.node(first)
-        told = in_short(found.support[first].reason or "not taken", self.session.workspace)
+        node = self.lab.problem.graph.node(first)
+        told = in_short(found.support[first].reason or "not taken", self.lab.session.workspace)
         return told if len(sub_graph.inside) == 1 else f"{node.name} ({node.op_type}): {told}"
 
     def launch_s(self, place: PlannedKernel | CandidateKernel) -> float:
         """Return the cost of a kernel beyond its own time in a chain, in seconds."""
         return 0.0 if self.costs is None else self.costs.launch_penalty_s(place.target)
 
-    def priced(self, plan: Plan, predicted: float | None) -> dict[_Key, TriedKernel]:
+    def priced(self, plan: Plan, predicted: float | None) -> dict[Identity, TriedKernel]:
         """Return the rows with the time at which a plan with each would be predicted to beat the returned plan."""
         if predicted is None or self.costs is None:
             return self.rows
-        n, rows = len(self.problem.graph), self.rows
+        n, rows = len(self.lab.problem.graph), self.rows
         keys, prices = list(rows), [self._price(key) for key in rows]
         certain = [replace(price, seconds=math.inf) if price.is_expected else price for price in prices]
         measured, hoped = cheapest_rests(n, certain), cheapest_rests(n, prices)
@@ -257,7 +243,7 @@ class _Collector:
         for key, sure, maybe in zip(keys, measured or nothing, hoped or nothing, strict=True):
             rest = sure if math.isfinite(sure.seconds) else maybe
             limit_s = predicted - rest.seconds - self._launch_of(key)
-            if not self.problem.choices.allows(*key):
+            if not self.lab.problem.choices.allows(*key[:2]):
                 rows[key] = replace(rows[key], reason=rows[key].reason or _NOT_ALLOWED)
             elif math.isfinite(limit_s):
                 rows[key] = replace(rows[key], limit_us=max(0.0, limit_s) * 1e6, limit_is_expected=rest.is_expected)
@@ -265,7 +251,7 @@ class _Collector:
         self._price_chosen(plan, predicted, dict(zip(keys, totals, strict=True)))
         return rows
 
-    def _price_chosen(self, plan: Plan, predicted: float, totals: Mapping[_Key, float]) -> None:
+    def _price_chosen(self, plan: Plan, predicted: float, totals: Mapping[Identity, float]) -> None:
         """Set for each kernel of the plan the time up to which the plan stays the cheapest of all plans of measured kernels.
 
         Args:
@@ -273,28 +259,28 @@ class _Collector:
             predicted: Its predicted seconds.
             totals: Seconds of the cheapest plan of measured kernels with each candidate, by candidate.
         """
-        holding: dict[int, list[_Key]] = {}
+        holding: dict[int, list[Identity]] = {}
         for key, total in totals.items():
             for i in key[0].inside if math.isfinite(total) else ():
                 holding.setdefault(i, []).append(key)
-        for key in map(_key, plan.kernels):
+        for key in map(identity_of, plan.kernels):
             others = [totals[other] for other in holding.get(key[0].inside.first, ()) if other != key]
             row, slack_s = self.rows[key], min(others, default=math.inf) - predicted
             is_known = row.time_us is not None and math.isfinite(slack_s)
             limit_us = max(0.0, (row.time_us or 0.0) + 1e6 * slack_s) if is_known else None
             self.rows[key] = replace(row, limit_us=limit_us, limit_is_expected=False)
 
-    def _launch_of(self, key: _Key) -> float:
-        sub_graph, target = key
+    def _launch_of(self, key: Identity) -> float:
+        sub_graph, target, _ = key
         assert self.costs is not None
-        return self.costs.launch_penalty_s(target) if len(sub_graph.inside) < len(self.problem.graph) else 0.0
+        return self.costs.launch_penalty_s(target) if len(sub_graph.inside) < len(self.lab.problem.graph) else 0.0
 
-    def _price(self, key: _Key) -> Priced:
-        sub_graph, target = key
-        if not self.problem.choices.allows(sub_graph, target):
+    def _price(self, key: Identity) -> Priced:
+        sub_graph, target, _ = key
+        if not self.lab.problem.choices.allows(sub_graph, target):
             return Priced(sub_graph.inside.bits, math.inf)
         assert self.costs is not None
-        row, candidate = self.rows[key], CandidateKernel(sub_graph, target, _RUNNER_UP, ())
+        row, candidate = self.rows[key], _candidate(*key)
         if row.status is KernelStatus.MEASURED:
             known = self.costs.known_cost(candidate)
             seconds = math.inf if known is None else known.seconds
@@ -322,7 +308,7 @@ class _Collector:
                 yield self._priced_border(border, plan.kernels[before], kernel)
 
     def _shape(self, name: str) -> Sequence[int] | None:
-        values = self.session.values
+        values = self.lab.session.values
         return values.shape(name) if name in values else None
 
     def _priced_border(self, border: Border, before: PlannedKernel, after: PlannedKernel) -> Border:
@@ -332,12 +318,12 @@ class _Collector:
             return border
         cost_s = self.launch_s(after)
         border = replace(border, cost_us=1e6 * cost_s)
-        together = SubGraph(self.problem.graph, before.sub_graph.inside | after.sub_graph.inside)
+        together = SubGraph(self.lab.problem.graph, before.sub_graph.inside | after.sub_graph.inside)
         if together.why_invalid() is not None:
             return border
         joined = []
-        for target in self.survey.usable:
-            candidate = CandidateKernel(together, target, _RUNNER_UP, ())
+        for target in self.lab.survey.usable:
+            candidate = _candidate(together, target)
             known = costs.known_cost(candidate)
             if known is None and self._refusal(together, target) is None:
                 joined.append((costs.expected_s(candidate), str(target), False))
@@ -370,9 +356,9 @@ class _Collector:
                 tuple(str(target) for target in plan.targets),
                 len(plan.kernels),
                 "not compared" if standing is None else standing.status.value,
-                None if self.costs is None else _us(predicted_s(self.problem, self.costs, plan)),
+                None if self.costs is None else _us(predicted_s(self.lab.problem, self.costs, plan)),
                 None if time is None else time.median_s * 1e6,
-                in_short("" if standing is None else standing.reason or "", self.session.workspace),
+                in_short("" if standing is None else standing.reason or "", self.lab.session.workspace),
                 plan.name == returned.name,
                 plan.single is not None,
                 NodeRanges.of(i for i, owner in _owners(plan).items() if owners.get(i) != owner),
@@ -380,29 +366,33 @@ class _Collector:
 
     def answer(self, target: Target) -> TargetAnswer:
         """Return the answer of a target about the whole model."""
-        found = self.survey.baselines[target]
+        found = self.lab.survey.baselines[target]
         if not found.availability.available:
             return TargetAnswer(str(target), False, found.availability.reason or "not available")
-        whole, workspace = found.whole, self.session.workspace
+        whole, workspace = found.whole, self.lab.session.workspace
         refuses: dict[str, list[int]] = {}
         for i, support in found.support.items():
             if not support.ok:
                 refuses.setdefault(in_short(support.reason or "not taken", workspace), []).append(i)
         status = _ENDS.get(whole.status, KernelStatus.FAILED)
         reason = in_short(whole.reason or "", workspace)
-        if whole.ok and not self.survey.is_right(whole):
+        if whole.ok and not self.lab.survey.is_right(whole):
             status = KernelStatus.WRONG
-            reason = f"differs by {whole.error:.1e} of the largest output, more than {self.problem.tolerance:.0e}"
+            reason = f"differs by {whole.error:.1e} of the largest output, more than {self.lab.problem.tolerance:.0e}"
         return TargetAnswer(
             str(target),
             True,
             reason,
-            self.session.build_of(target),
+            self.lab.session.build_of(target),
             status,
             None if whole.time is None else whole.time.median_s * 1e6,
             NodeRanges.of(i for i, support in found.support.items() if support.ok),
             {told: NodeRanges.of(nodes) for told, nodes in refuses.items()},
         )
+
+
+def _candidate(sub_graph: SubGraph, target: Target, bodies: tuple[Plan, ...] = ()) -> CandidateKernel:
+    return CandidateKernel(sub_graph, target, _RUNNER_UP, (), bodies=bodies)
 
 
 def _owners(plan: Plan) -> Mapping[int, tuple[IndexSet, Target]]:

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collage.database._engine import begin_writing, describe, open_engine
+    from collage.database._facts import QUARANTINED, FactKind, QuarantinedBuild
     from collage.database._persistence import await_server, persistently
     from collage.database.database import Database
 
 _HOME = {
+    "QUARANTINED": "collage.database._facts",
     "Database": "collage.database.database",
+    "FactKind": "collage.database._facts",
+    "QuarantinedBuild": "collage.database._facts",
     "await_server": "collage.database._persistence",
     "begin_writing": "collage.database._engine",
     "describe": "collage.database._engine",
@@ -22,7 +26,17 @@ _HOME = {
     "persistently": "collage.database._persistence",
 }
 
-__all__ = ["Database", "await_server", "begin_writing", "describe", "open_engine", "persistently"]
+__all__ = [
+    "QUARANTINED",
+    "Database",
+    "FactKind",
+    "QuarantinedBuild",
+    "await_server",
+    "begin_writing",
+    "describe",
+    "open_engine",
+    "persistently",
+]
 
 if not TYPE_CHECKING:  # As in `collage`: it would turn every misspelt name into Any.
 

@@ -11,11 +11,24 @@ from typing import Any
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.cost.workload_key import WorkloadKey, digest_of
-from collage.database._fact_schema import is_finite, is_valid_fact
+from collage.system.codec import check_bounds, read_text
 
-__all__ = ["clean_text", "fact_row", "outcome_of", "parts_of", "read_json", "timing_row", "value_of", "why_no_key"]
+__all__ = [
+    "MOST_TEXT",
+    "clean_text",
+    "fact_row",
+    "is_finite",
+    "outcome_of",
+    "parts_of",
+    "read_json",
+    "timing_row",
+    "value_of",
+    "why_no_key",
+]
 
 _MOST_TEXT = 2000
+# Characters of a text inside a fact, such as the record of a tuner.
+MOST_TEXT = 16 << 20
 _NEEDED = frozenset({"kernel", "target", "build", "machine"})
 _TIMES = ("median_s", "p10_s", "p90_s", "samples", "spread")
 
@@ -79,22 +92,24 @@ def outcome_of(row: Mapping[str, Any]) -> Outcome | None:
 
 
 def value_of(row: Mapping[str, Any]) -> Any:
-    """The value of a fact, or None if it is not valid."""
-    name, value = read_json(row["name"]), read_json(row["value"])
-    if not isinstance(name, dict) or digest_of(name) != row["digest"]:
-        return None
-    try:
-        return value if is_valid_fact(name, value) else None
-    except RecursionError:
-        return None
+    """The JSON value of a fact, or None if it is damaged. Its form is checked where the fact is read, see ``FactKind``."""
+    name = read_json(row["name"])
+    return read_json(row["value"]) if isinstance(name, dict) and digest_of(name) == row["digest"] else None
 
 
 def read_json(text: Any) -> Any:
-    """A JSON value, or None if the text is none. NaN and infinity are none."""
+    """A JSON value, or None if the text is none, or one that is not bounded. NaN and infinity are none."""
     try:
-        return json.loads(text, parse_constant=_refuse) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
+        value = read_text(text) if isinstance(text, str) else None
+        check_bounds(value, "a row", MOST_TEXT)
+    except ValueError:
         return None
+    return value
+
+
+def is_finite(value: Any) -> bool:
+    """Return True if it is a number (no truth value) from zero on, and finite."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def clean_text(text: str) -> str:
@@ -110,7 +125,3 @@ def _summary(row: Mapping[str, Any]) -> Summary | None:
     if not 0 < p10 <= median <= p90 or samples < 1 or samples != int(samples):
         return None
     return Summary(float(median), float(p10), float(p90), int(samples), float(spread))
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")

@@ -27,9 +27,9 @@ from collage.cost.workload_key import WorkloadKey, digest_of
 from collage.database import _schema as schema
 from collage.database._claims import claim
 from collage.database._engine import begin_writing, describe, open_engine, prepare, readable_url, sqlite_file
-from collage.database._fact_schema import is_finite
+from collage.database._facts import MACHINE, FactKind
 from collage.database._persistence import persistently
-from collage.database._rows import fact_row, outcome_of, read_json, timing_row, value_of
+from collage.database._rows import fact_row, is_finite, outcome_of, read_json, timing_row, value_of
 from collage.database._schema import SCHEMA
 from collage.system.machine import this_machine
 from collage.system.user_folders import cache_folder
@@ -133,19 +133,19 @@ class Database:
         """
         return claim(self._engine, key.digest, patience_s)
 
-    def fact(self, **name: Any) -> Any:
-        """A fact kept under this name, or None."""
-        row = self._row(schema.fact, digest_of(name))
-        return None if row is None else value_of(row)
+    def fact(self, kind: FactKind[_T], **name: Any) -> _T | None:
+        """A fact kept under this name, or None if there is none, or it is damaged."""
+        row = self._row(schema.fact, digest_of({**name, "fact": kind.name}))
+        return None if row is None else kind.read(value_of(row))
 
-    def keep_fact(self, value: Any, **name: Any) -> None:
-        """Keep a JSON value under a name made of named parts."""
-        self.write(schema.fact, [fact_row(name, value, self.origin)])
+    def keep_fact(self, kind: FactKind[_T], value: _T, **name: Any) -> None:
+        """Keep a value under a name made of named parts."""
+        self.write(schema.fact, [fact_row({**name, "fact": kind.name}, kind.write(value), self.origin)])
 
-    def facts(self, kind: str) -> Iterator[tuple[Mapping[str, Any], Any]]:
+    def facts(self, kind: FactKind[_T]) -> Iterator[tuple[Mapping[str, Any], _T]]:
         """All facts of one kind, each with its name."""
         # What names look like in their column; so may the text of some other part.
-        alike = schema.fact.c.name.contains(f'"fact": "{kind}"', autoescape=True)
+        alike = schema.fact.c.name.contains(f'"fact": "{kind.name}"', autoescape=True)
 
         def read() -> Sequence[str]:
             try:
@@ -156,19 +156,18 @@ class Database:
 
         digests = self._persistently("read", read)
         for row in filter(None, (self._row(schema.fact, digest) for digest in digests)):
-            name, value = read_json(row["name"]), value_of(row)
-            if value is not None and name.get("fact") == kind:
+            name, value = read_json(row["name"]), kind.read(value_of(row))
+            if value is not None and name.get("fact") == kind.name:
                 yield name, value
 
-    def local_fact(self, **name: Any) -> Any:
+    def local_fact(self, kind: FactKind[_T], **name: Any) -> _T | None:
         """A fact that was found out on this very machine, not on one that is alike; or None."""
-        name["origin"] = self.origin
-        row = self._row(schema.fact, digest_of(name))
-        return None if row is None or row["origin"] != self.origin else value_of(row)
+        row = self._row(schema.fact, digest_of({**name, "fact": kind.name, "origin": self.origin}))
+        return None if row is None or row["origin"] != self.origin else kind.read(value_of(row))
 
-    def keep_local_fact(self, value: Any, **name: Any) -> None:
+    def keep_local_fact(self, kind: FactKind[_T], value: _T, **name: Any) -> None:
         """Keep a fact that holds for this very machine only."""
-        self.keep_fact(value, **name, origin=self.origin)
+        self.keep_fact(kind, value, **name, origin=self.origin)
 
     def rows(self, table: sa.Table) -> Iterator[Mapping[str, Any]]:
         """All rows of a table, oldest first."""
@@ -251,9 +250,8 @@ class Database:
         if self._introduced:
             return
         machine = this_machine()
-        name = {"fact": "machine", "machine": machine.fingerprint}
-        if self.fact(**name) is None:
-            self.keep_fact(asdict(machine), **name)
+        if self.fact(MACHINE, machine=machine.fingerprint) is None:
+            self.keep_fact(MACHINE, asdict(machine), machine=machine.fingerprint)
         self._introduced = True
 
     def _persistently(self, what: str, work: Callable[[], _T]) -> _T:

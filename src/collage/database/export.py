@@ -19,8 +19,7 @@ from typing import Any, TextIO
 from collage._errors import UsageError
 from collage.cost.workload_key import digest_of
 from collage.database._engine import reading_uri
-from collage.database._fact_schema import is_finite
-from collage.database._rows import clean_text, outcome_of, parts_of, read_json, value_of, why_no_key
+from collage.database._rows import clean_text, is_finite, outcome_of, parts_of, read_json, value_of, why_no_key
 from collage.database._schema import SCHEMA, fact, timing
 from collage.database.database import Database
 from collage.store import download, shown, url_of
@@ -192,7 +191,7 @@ def _fact_row(found: Mapping[str, Any], here: str) -> dict[str, Any]:
         **_provenance(found, here),
     }
     if value_of(row) is None:
-        raise ValueError(f"the fact {name['fact']!r} has a value of another form")
+        raise ValueError(f"the fact {name['fact']!r} has no value")
     return row
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from collage._errors import UsageError
+from collage.database._facts import MACHINE, QUARANTINED
 from collage.database._rows import outcome_of, parts_of, read_json, value_of
 from collage.database._schema import SCHEMA, fact, timing
 from collage.database.database import Database
@@ -89,10 +90,10 @@ def statistics(database: Database) -> dict[str, Any]:
             damaged += 1
             continue
         kinds[str(name.get("fact"))] += 1
-        if name.get("fact") == "machine":
-            names[str(name.get("machine"))] = value
-        elif name.get("fact") == "quarantine":
-            quarantined.append({"toolchain": None, "build": None, **name, **value})
+        if name.get("fact") == MACHINE.name:
+            names[str(name.get("machine"))] = MACHINE.read(value) or {}
+        elif name.get("fact") == QUARANTINED.name and (build := QUARANTINED.read(value)) is not None:
+            quarantined.append({"toolchain": None, "build": None, **name, **asdict(build)})
     return {
         "url": database.url,
         "schema_of_tables": SCHEMA,

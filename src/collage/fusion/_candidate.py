@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
 from collage.fusion._rule import FusionReport, FusionRule, merge_rules
 from collage.graph import DataflowGraph, SubGraph
+from collage.plan import Plan
 from collage.target import Target
 
 __all__ = ["CandidateKernel", "CandidateKernelIndex", "FusionSpec", "collect_candidates"]
@@ -53,12 +54,14 @@ class CandidateKernel:
         target: The target that it is compiled for.
         spec: The spec that it is from.
         rules: Names of the rules that found it, innermost first.
+        bodies: The plans of its bodies, see ``PlannedKernel``.
     """
 
     sub_graph: SubGraph
     target: Target
     spec: FusionSpec = field(compare=False, repr=False)
     rules: tuple[str, ...] = field(compare=False)
+    bodies: tuple[Plan, ...] = field(default=(), kw_only=True)
 
     @property
     def bits(self) -> int:
@@ -96,7 +99,7 @@ class CandidateKernelIndex:
             known = unique.get(candidate)
             if known is not None:
                 rules = merge_rules(known.rules, candidate.rules)
-                candidate = CandidateKernel(known.sub_graph, known.target, known.spec, rules)
+                candidate = replace(known, rules=rules)
             unique[candidate] = candidate
         self._by_first: dict[int, list[CandidateKernel]] = {}
         for candidate in unique.values():

@@ -23,7 +23,7 @@ from collage.numerics.compare import (
 from collage.numerics.value_store import ValueStore, is_beyond_ranges, probe_of
 from collage.runtime import Executable, Recipe, load, same_bytes
 from collage.target import Target
-from collage.toolchains import Compiled, LoadOptions, OriginalSession, Registry, Toolchain
+from collage.toolchains import Compiled, LoadOptions, OriginalSession, Registry, Toolchain, load_for
 
 __all__ = ["ArtefactWorker", "ExecutableWorker", "OriginalFileWorker", "VendorWorker", "registry_of"]
 
@@ -208,7 +208,7 @@ class VendorWorker(_Service):
     ) -> None:
         made = Compiled.from_json(compiled)
         options = LoadOptions(threads, exclusive=exclusive)
-        kernel = _make(factory, arguments).load(made, Target.parse(target), Path(workspace), options)
+        kernel = load_for(_make(factory, arguments), made, Target.parse(target), Path(workspace), options)
 
         def call(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
             return dict(zip(made.outputs, kernel([feeds[name] for name in made.inputs]), strict=True))

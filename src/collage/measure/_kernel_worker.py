@@ -41,6 +41,8 @@ from collage.toolchains import (
     compile_for,
     importing_here,
     kernel_for,
+    load_for,
+    profile_for,
 )
 from collage.workers._worker_main import end_if_forked
 from collage.workers.machine_lock import build_lock, measurement_lock
@@ -214,7 +216,7 @@ class KernelWorker:
             return None
         arrays = _arrays(ValueStore(Path(values)), inputs)
         made = Compiled.from_json(compiled)
-        return dict(self._toolchain.profile(made, Target.parse(target), Path(workspace), arrays, repeats))
+        return dict(profile_for(self._toolchain, made, Target.parse(target), Path(workspace), arrays, repeats))
 
     def can_tune(self) -> bool:
         """Return True if the toolchain tunes."""
@@ -224,8 +226,9 @@ class KernelWorker:
         """Return the parts of a kernel that can be tuned, by name."""
         folder = Path(workspace)
         assert isinstance(self._toolchain, Tuner)
-        model = kernel_for(self._toolchain, load_mapped(folder / kernel))
-        return list(self._toolchain.tuning_workloads(model, Target.parse(target), folder))
+        goal = Target.parse(target)
+        model = kernel_for(self._toolchain, load_mapped(folder / kernel), goal)
+        return list(self._toolchain.tuning_workloads(model, goal, folder))
 
     def tune(
         self, kernel: str, target: str, workspace: str, threads: int, budget_s: float, known: dict[str, str]
@@ -234,8 +237,9 @@ class KernelWorker:
         folder = Path(workspace)
         assert isinstance(self._toolchain, Tuner)
         session = TuningSession(budget_s, threads, known, build_lock, measurement_lock)
-        model = kernel_for(self._toolchain, load_mapped(folder / kernel))
-        return dict(self._toolchain.tune(model, Target.parse(target), folder, session))
+        goal = Target.parse(target)
+        model = kernel_for(self._toolchain, load_mapped(folder / kernel), goal)
+        return dict(self._toolchain.tune(model, goal, folder, session))
 
     def overheads(
         self, compiled: dict[str, Any], target: str, workspace: str, threads: int, cores: int
@@ -345,7 +349,7 @@ class KernelWorker:
         key = target, workspace, told, place and (place.st_ino, place.st_mtime_ns)
         if key not in self._capturing:
             compiled = compile_for(self._toolchain, load_mapped(folder / kernel), goal, folder)
-            loaded = self._toolchain.load(compiled, goal, folder, LoadOptions())
+            loaded = load_for(self._toolchain, compiled, goal, folder, LoadOptions())
             self._capturing = {**dict(list(self._capturing.items())[-1:]), key: (compiled.outputs, loaded)}
         names, loaded = self._capturing[key]
         return zip(

@@ -14,17 +14,20 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from collage.cost.outcome import Outcome, Status
-from collage.database.database import Database
+from collage.database import Database, FactKind
 from collage.graph import DataflowGraph
 from collage.measure.estimator import MeasuringCostEstimator
 from collage.measure.jobs import structure_of
 from collage.measure.kernel_factory import KernelMaker
 from collage.measure.session import MeasureSession
+from collage.system.codec import Share
 from collage.target import Target
 from collage.toolchains import Availability, Registry, Support
 
 __all__ = ["Baselines", "TargetBaseline", "maximal_ranges", "measure_baselines"]
 
+_SUPPORT: FactKind[Support] = FactKind("support", Support)
+_PROFILE: FactKind[tuple[float, ...]] = FactKind("profile", tuple[Share, ...])
 _HOPELESS = 3.0
 """A target this many times slower than the best on the whole model is not measured precisely."""
 _PRECISIONS = ("f32", "bf16", "int8", "f16")
@@ -188,13 +191,14 @@ class _BaselineMeasurer:
             model = self.kernels.model(1 << i, self.target)
             structure = structure_of(model)
             if structure not in asked:
-                name = {"fact": "support", "structure": structure, "target": str(self.target)}
+                name = {"structure": structure, "target": str(self.target)}
                 name["build"] = self.measure_session.build_of(self.target)
-                told = self.database.fact(**name)
-                if told is None:
-                    told = {"reason": self.measure_session.try_build(model, self.target)}
-                    self.database.keep_fact(told, **name)
-                asked[structure] = Support(told["reason"] is None, told["reason"])
+                answer = self.database.fact(_SUPPORT, **name)
+                if answer is None:
+                    reason = self.measure_session.try_build(model, self.target)
+                    answer = Support(reason is None, reason)
+                    self.database.keep_fact(_SUPPORT, answer, **name)
+                asked[structure] = answer
             support[i] = asked[structure]
         return support
 
@@ -205,22 +209,22 @@ class _BaselineMeasurer:
             if outcome.time is None:
                 continue
             model = self.kernels.model(bits, self.target)
-            name = {"fact": "profile", "key": self.measure_session.key(self.estimator.job(model, self.target)).digest}
-            told = self.database.fact(**name)
-            if told is None:
+            key = self.measure_session.key(self.estimator.job(model, self.target)).digest
+            seconds = self.database.fact(_PROFILE, key=key)
+            if seconds is None:
                 inputs = [str(value.name) for value in model.graph.inputs]
-                told = _by_position(model, self.measure_session.profile(model, self.target, inputs))
-                self.database.keep_fact(told, **name)
-            total = sum(told)
+                seconds = _by_position(model, self.measure_session.profile(model, self.target, inputs))
+                self.database.keep_fact(_PROFILE, seconds, key=key)
+            total = sum(seconds)
             members = [i for i in range(len(self.graph)) if bits >> i & 1]
-            if total > 0 and len(told) == len(members):
-                profile.update((i, s * outcome.time.median_s / total) for i, s in zip(members, told, strict=True))
+            if total > 0 and len(seconds) == len(members):
+                profile.update((i, s * outcome.time.median_s / total) for i, s in zip(members, seconds, strict=True))
         return profile
 
 
-def _by_position(kernel: ir.Model, seconds: Mapping[str, float]) -> list[float]:
+def _by_position(kernel: ir.Model, seconds: Mapping[str, float]) -> tuple[float, ...]:
     """Seconds in the order of a kernel's nodes, so that they mean the same for an equal kernel with other names."""
-    return [float(seconds.get(str(node.name), 0.0)) for node in kernel.graph] if seconds else []
+    return tuple(float(seconds.get(str(node.name), 0.0)) for node in kernel.graph) if seconds else ()
 
 
 def maximal_ranges(graph: DataflowGraph, support: Mapping[int, Support]) -> list[int]:

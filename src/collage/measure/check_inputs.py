@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import NothingCanRun, ToolchainError, WorkerDied
-from collage.database.database import Database
+from collage.database import Database, FactKind
 from collage.frontend import (
     PROBES,
     Lengths,
@@ -50,10 +50,20 @@ from collage.numerics.compare import compare, tolerance_of
 from collage.numerics.nan_check import nonfinite_elements
 from collage.numerics.rounding_ties import after_decisions
 from collage.numerics.value_store import HARDER, ValueStore, probe_folder, probe_of
+from collage.system.codec import Count
 from collage.target import HOST_TARGET
 
 __all__ = ["CheckingSets", "agrees_with_original", "capture_checking_sets"]
 
+
+@dataclass(frozen=True, slots=True)
+class _Lengths:
+    """The lengths that a model takes beside the usual ones; None if it takes none of those that were tried."""
+
+    taken: Mapping[str, Count] | None
+
+
+_LENGTHS: FactKind[_Lengths] = FactKind("lengths", _Lengths)
 _OTHER_SEED = 3
 _HOLES = 0.3
 _LARGER = 3
@@ -406,18 +416,17 @@ def _first_taken(
         NothingCanRun: The process that runs the model has died of it.
     """
     fact = {
-        "fact": "lengths-1",
         "model": structural_hash(model),
         "tried": candidates,
         "host": measure_session.build_of(HOST_TARGET),
     }
-    known = database.local_fact(**fact)
+    known = database.local_fact(_LENGTHS, **fact)
     if known is not None:
         # Those first; all others stay for the case that it no longer does.
-        candidates = sorted(candidates, key=lambda lengths: lengths != known["taken"]) if known["taken"] else []
+        candidates = sorted(candidates, key=lambda lengths: lengths != known.taken) if known.taken else []
     for number, lengths in enumerate(candidates):
         values = ValueStore(measure_session.values.folder.with_name(f"{name}_{number}"))
-        was_taken = known is not None and known["taken"] == lengths
+        was_taken = known is not None and known.taken == lengths
         try:
             is_taken = takes(lengths, values, was_taken)
         except NothingCanRun as error:
@@ -426,10 +435,10 @@ def _first_taken(
             continue
         if is_taken:
             if not was_taken:
-                database.keep_local_fact({"taken": lengths}, **fact)
+                database.keep_local_fact(_LENGTHS, _Lengths(lengths), **fact)
             return values.folder
     if candidates and known is None:
-        database.keep_local_fact({"taken": None}, **fact)
+        database.keep_local_fact(_LENGTHS, _Lengths(None), **fact)
     return None
 
 

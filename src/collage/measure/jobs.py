@@ -12,7 +12,7 @@ from collage.graph import structural_hash
 from collage.target import Target
 from collage.toolchains import written_out
 
-__all__ = ["HELD_BYTES", "Counters", "Job", "batches", "structure_of", "weight_bytes"]
+__all__ = ["HELD_BYTES", "Counters", "Job", "batches", "inner_targets", "structure_of", "weight_bytes"]
 
 HELD_BYTES = 128 << 20
 """Weights of kernels that workers hold at once; each of them packs a copy of its own."""
@@ -68,7 +68,15 @@ def structure_of(kernel: ir.Model) -> str:
     """
     own = structural_hash(kernel)
     standard = written_out(kernel)
-    return own if standard is kernel else digest_of({"kernel": own, "standard": structural_hash(standard)})
+    parts = {"kernel": own} if standard is kernel else {"kernel": own, "standard": structural_hash(standard)}
+    inner = [str(target) for target in inner_targets(kernel)]
+    return digest_of({**parts, "inner": inner}) if inner or standard is not kernel else own
+
+
+def inner_targets(kernel: ir.Model) -> list[Target]:
+    """Return the targets of the kernels in the bodies of a kernel, in order of their functions."""
+    texts = [function.metadata_props.get("target") for function in kernel.functions.values()]
+    return [Target.parse(text) for text in texts if text is not None]
 
 
 def weight_bytes(model: ir.Model) -> int:

@@ -19,9 +19,9 @@ from collage.graph import (
     partition,
     structural_hash,
 )
-from collage.measure.body_kernels import BodyPlans
+from collage.measure.body_kernels import with_partitioned_bodies
 from collage.measure.kernel_names import kernel_attributes, kernel_name, plan_kernel_name
-from collage.runtime import has_bodies
+from collage.plan import AnyKernel, Plan, PlannedKernel
 from collage.target import Target
 
 __all__ = ["KernelMaker", "kernel_attributes", "kernel_name", "plan_kernel_name"]
@@ -32,25 +32,25 @@ class KernelMaker:
 
     Args:
         graph: The model's dataflow graph.
-
-    Attributes:
-        bodies: The plans of bodies that targets of the host refer to.
     """
 
     def __init__(self, graph: DataflowGraph) -> None:
         self.graph = graph
-        self.bodies = BodyPlans()
         self._names = NameSupply("collage")
-        self._made: dict[tuple[SubGraph, str], ir.Model] = {}
+        self._made: dict[tuple[SubGraph, str, Hashable], ir.Model] = {}
         self._node_hashes: dict[int, str] = {}
         self._signatures: dict[SubGraph, Hashable] = {}
         self._properties: dict[tuple[Hashable, str], Mapping[str, str]] = {}
         self._in_float: dict[str, int] = {}
 
-    def model(self, nodes: int | SubGraph, target: Target) -> ir.Model:
-        """The kernel over these nodes (a sub-graph, or bits) for a target: the same object whenever it is asked for."""
+    def of(self, kernel: AnyKernel) -> ir.Model:
+        """The model of a kernel: the same object whenever it is asked for."""
+        return self.model(kernel.sub_graph, kernel.target, kernel.bodies)
+
+    def model(self, nodes: int | SubGraph, target: Target, bodies: tuple[Plan, ...] = ()) -> ir.Model:
+        """The kernel over these nodes (a sub-graph, or bits) for a target, its bodies as these plans."""
         sub_graph = SubGraph(self.graph, IndexSet(nodes)) if isinstance(nodes, int) else nodes
-        key = (sub_graph, str(target))
+        key = (sub_graph, str(target), tuple(body.key for body in bodies))
         if key not in self._made:
             model = extract(self.graph, sub_graph, self._names.fresh(kernel_name(sub_graph, target)))
             if not target.is_reduced:
@@ -61,29 +61,29 @@ class KernelMaker:
             for i, node in zip(sub_graph, model.graph, strict=True):
                 if in_float >> i & 1:
                     keep_in_float(node)
-            if has_bodies(target):
-                (node,) = sub_graph.nodes
-                model = self.bodies.partitioned(model, {str(node.name): (target, str(model.graph.name))})
+            if bodies:
+                kernel = PlannedKernel(sub_graph, target, bodies=bodies)
+                model = with_partitioned_bodies(model, [(kernel, str(model.graph.name))])
             self._made[key] = model
         return self._made[key]
 
-    def partitioned(self, kernels: Sequence[KernelSpec]) -> ir.Model:
-        """Return the model with a function for each of these kernels, and for each kernel of the bodies inside them."""
+    def partitioned(self, kernels: Sequence[PlannedKernel], specs: Sequence[KernelSpec]) -> ir.Model:
+        """Return the model with a function for each of these kernels, and for each kernel of the bodies inside them.
+
+        Args:
+            kernels: The kernels.
+            specs: Their partitions, in the same order.
+        """
         whole = self.graph.model
         assert whole is not None
-        targets = [Target.parse(kernel.attributes["target"]) for kernel in kernels]
-        holders = {
-            str(kernel.sub_graph.nodes[0].name): (target, kernel.name)
-            for kernel, target in zip(kernels, targets, strict=True)
-            if has_bodies(target)
-        }
+        holders = [(kernel, spec.name) for kernel, spec in zip(kernels, specs, strict=True) if kernel.bodies]
         if not holders:
-            return partition(whole, kernels)
-        model = self.bodies.partitioned(whole, holders)
+            return partition(whole, specs)
+        model = with_partitioned_bodies(whole, holders)
         graph = DataflowGraph(model)
         index = {str(node.name): graph.index_of(node) for node in graph.nodes}
         moved = {i: index[str(node.name)] for i, node in enumerate(self.graph.nodes)}
-        return partition(model, [replace(k, sub_graph=k.sub_graph.substitute(graph, moved)) for k in kernels])
+        return partition(model, [replace(spec, sub_graph=spec.sub_graph.substitute(graph, moved)) for spec in specs])
 
     def keep_in_float(self, target: Target, bits: int) -> None:
         """Have the kernels of a reduced target compute these nodes in float32; before any of them is made."""
@@ -93,11 +93,15 @@ class KernelMaker:
         """Return the nodes that kernels of a target compute in float32 by ``keep_in_float``, as bits."""
         return self._in_float.get(str(target), 0)
 
-    def key(self, sub_graph: SubGraph, target: Target) -> Hashable:
-        """Return a key that is equal for kernels that differ only in names and weights: ``signature``, and the float32 nodes."""
-        kept = self.in_float(target) & sub_graph.inside.bits
-        signature = self.signature(sub_graph)
-        return (signature, kept >> sub_graph.inside.first) if kept else signature
+    def key(self, kernel: AnyKernel) -> Hashable:
+        """Return a key that is equal for kernels that differ only in names and weights.
+
+        It consists of the ``signature``, the float32 nodes and the plans of bodies.
+        """
+        sub_graph = kernel.sub_graph
+        kept = self.in_float(kernel.target) & sub_graph.inside.bits
+        bodies = tuple(body.key for body in kernel.bodies)
+        return (self.signature(sub_graph), kept >> sub_graph.inside.first, bodies)
 
     def annotate(self, sub_graph: SubGraph, target: Target, properties: Mapping[str, str]) -> None:
         """Give kernels properties, this one and all that are alike; before any of them is made."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage.cost.workload_key import METHOD, runtime_settings
-from collage.database.database import Database
+from collage.database import FactKind
 from collage.measure.session import MeasureSession
+from collage.system.codec import Share
 from collage.system.machine import this_machine
 from collage.target import Target
 
@@ -24,14 +25,16 @@ class Overheads:
         launch_s: The launch penalty: seconds that each kernel of a chain costs beyond its own measured time.
     """
 
-    dispatch_s: float
-    launch_s: float
+    dispatch_s: Share
+    launch_s: Share
 
 
-def measure_overheads(target: Target, measure_session: MeasureSession, database: Database) -> Overheads:
+_OVERHEADS: FactKind[Overheads] = FactKind("overheads", Overheads)
+
+
+def measure_overheads(target: Target, measure_session: MeasureSession) -> Overheads:
     """The overheads of a target, from the database if they are known for this machine and build."""
     name = {
-        "fact": "overheads-2",
         "method": METHOD,
         "target": str(target),
         "build": measure_session.build_of(target),
@@ -39,11 +42,12 @@ def measure_overheads(target: Target, measure_session: MeasureSession, database:
         "threads": measure_session.threads,
         "settings": runtime_settings(),
     }
-    found = database.fact(**name)
+    found = measure_session.database.fact(_OVERHEADS, **name)
     if found is None:
-        found = dict(measure_session.overheads(_next_to_nothing(f"collage_empty_{target.toolchain}"), target))
-        database.keep_fact(found, **name)
-    return Overheads(found["dispatch_s"], found["launch_s"])
+        measured = measure_session.overheads(_next_to_nothing(f"collage_empty_{target.toolchain}"), target)
+        found = Overheads(measured["dispatch_s"], measured["launch_s"])
+        measure_session.database.keep_fact(_OVERHEADS, found, **name)
+    return found
 
 
 def _next_to_nothing(name: str) -> ir.Model:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from collage._errors import ToolchainError
-from collage.database.database import Database
+from collage.database import Database, FactKind
 from collage.system.machine import this_machine
 from collage.system.scratch import scratch
 from collage.target import Target
@@ -36,6 +36,9 @@ class Verdict:
     reason: str | None = None
 
 
+_SHARE: FactKind[Verdict] = FactKind("share", Verdict)
+
+
 class ProcessCompatibility:
     """Asks which toolchains can share a process.
 
@@ -44,7 +47,6 @@ class ProcessCompatibility:
         database: The database that holds verdicts.
         build_of: The build of a target's toolchain.
         say: Called with each line of progress.
-        leaves: Tells the targets of the kernels that toolchains load for a target; by default the target itself.
     """
 
     def __init__(
@@ -53,17 +55,15 @@ class ProcessCompatibility:
         database: Database,
         build_of: Callable[[Target], str],
         say: Callable[[str], None] = lambda _: None,
-        leaves: Callable[[Target], Iterable[Target]] = lambda target: (target,),
     ) -> None:
         self._toolchains = toolchains
         self._database = database
         self._build_of = build_of
         self._say = say
-        self._leaves = leaves
 
     def verdict(self, targets: Iterable[Target]) -> Verdict:
         """Return the verdict on the toolchains of these targets in one process. One alone is always right."""
-        owners = {leaf.toolchain: leaf for target in targets for leaf in self._leaves(target)}
+        owners = {target.toolchain: target for target in targets}
         return self._verdict([owners[name] for name in sorted(owners)])
 
     def can_share(self, targets: Iterable[Target]) -> bool:
@@ -78,12 +78,11 @@ class ProcessCompatibility:
 
         Usually all of them are one set, which takes a single probe. Otherwise ever smaller sets are tried.
         """
-        owners = {leaf.toolchain: leaf for target in reversed(targets) for leaf in self._leaves(target)}
+        owners = {target.toolchain: target for target in reversed(targets)}
         names = frozenset(owners)
         found = self._largest(names, owners)
         ordered = sorted(found, key=lambda group: (-len(group), sorted(group)))
-        owned = {target: {leaf.toolchain for leaf in self._leaves(target)} for target in targets}
-        return tuple(frozenset(target for target in targets if owned[target] <= group) for group in ordered)
+        return tuple(frozenset(target for target in targets if target.toolchain in group) for group in ordered)
 
     def _largest(self, names: frozenset[str], owners: dict[str, Target]) -> set[frozenset[str]]:
         if self._verdict([owners[name] for name in sorted(names)]).ok:
@@ -96,16 +95,15 @@ class ProcessCompatibility:
         if len(targets) <= 1:
             return Verdict(True)
         name = {
-            "fact": "share-2",
             "builds": {target.build_name: self._build_of(target) for target in targets},
             "machine": this_machine().fingerprint,
         }
-        told = self._database.fact(**name)
-        if told is None:
+        verdict = self._database.fact(_SHARE, **name)
+        if verdict is None:
             reason = self._probe(targets)
-            told = {"ok": reason is None, "reason": reason}
-            self._database.keep_fact(told, **name)
-        return Verdict(told["ok"], told["reason"])
+            verdict = Verdict(reason is None, reason)
+            self._database.keep_fact(_SHARE, verdict, **name)
+        return verdict
 
     def _probe(self, targets: Sequence[Target]) -> str | None:
         names = ", ".join(target.toolchain for target in targets)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from collage._errors import WorkerDied
-from collage.database.database import Database
+from collage.database import QUARANTINED, Database, QuarantinedBuild
 from collage.system.machine import this_machine
 
 __all__ = ["Quarantine", "Quarantined"]
@@ -48,18 +48,14 @@ class Quarantine:
         """Return the reason why an earlier session quarantined this build; None if none did, or long ago."""
         if self._forgive:
             return None
-        found = self._database.fact(**_name(toolchain, build))
-        if found is None or not 0 <= time.time() - found["since_s"] < _LASTS_S:
+        found = self._database.fact(QUARANTINED, **_name(toolchain, build))
+        if found is None or not 0 <= time.time() - found.since_s < _LASTS_S:
             return None
-        hours = (time.time() - found["since_s"]) / 3600
-        return f"quarantined {hours:.1f} hours ago: {found['reason']}; --remeasure tries it again"
+        hours = (time.time() - found.since_s) / 3600
+        return f"quarantined {hours:.1f} hours ago: {found.reason}; --remeasure tries it again"
 
     def check(self, toolchain: str) -> None:
-        """Let pass, or refuse.
-
-        Raises:
-            Quarantined: It died too often in this session.
-        """
+        """Raise `Quarantined` if the toolchain died too often in this session."""
         if reason := self._reasons.get(toolchain):
             raise Quarantined(f"not tried: {toolchain} is quarantined, {reason}")
 
@@ -83,8 +79,9 @@ class Quarantine:
         self._reasons[toolchain] = reason
         self._say(f"{toolchain} is quarantined: {reason}")
         if build is not None:
-            self._database.keep_fact({"since_s": time.time(), "reason": reason}, **_name(toolchain, build))
+            quarantined = QuarantinedBuild(time.time(), reason)
+            self._database.keep_fact(QUARANTINED, quarantined, **_name(toolchain, build))
 
 
 def _name(toolchain: str, build: str) -> dict[str, str]:
-    return {"fact": "quarantine", "toolchain": toolchain, "build": build, "machine": this_machine().fingerprint}
+    return {"toolchain": toolchain, "build": build, "machine": this_machine().fingerprint}

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from collage.database.database import Database
+from collage.database import Database, FactKind
 from collage.graph import SubGraph, is_view, value_nbytes
+from collage.system.codec import Positive
 from collage.system.machine import this_machine
 from collage.target import Target
 from collage.workers.machine_lock import measurement_lock
@@ -51,20 +52,23 @@ class Peak:
         bytes_per_s: Bytes per second to and from a cache, all cores.
     """
 
-    flops_per_s: float
-    bytes_per_s: float
+    flops_per_s: Positive
+    bytes_per_s: Positive
+
+
+_PEAK: FactKind[Peak] = FactKind("peak", Peak)
 
 
 def measure_peak(database: Database) -> Peak:
     """The peak of this machine: measured once, and kept."""
-    name = {"fact": "peak-2", "machine": this_machine().fingerprint}
-    found = database.fact(**name)
+    name = {"machine": this_machine().fingerprint}
+    found = database.fact(_PEAK, **name)
     if found is None:
         with measurement_lock(), Worker(_SERVICE, environment=dict.fromkeys(_THREADS, "1")) as worker:
-            found = {rate: worker.call(rate, _PATIENCE_S) for rate in ("flops_per_s", "bytes_per_s")}
-        database.keep_fact(found, **name)
+            found = Peak(*(worker.call(rate, _PATIENCE_S) for rate in ("flops_per_s", "bytes_per_s")))
+        database.keep_fact(_PEAK, found, **name)
     cores = this_machine().cores
-    return Peak(_ABOVE_GEMM * found["flops_per_s"] * cores, _ABOVE_COPY * found["bytes_per_s"] * cores)
+    return Peak(_ABOVE_GEMM * found.flops_per_s * cores, _ABOVE_COPY * found.bytes_per_s * cores)
 
 
 class Roofline:

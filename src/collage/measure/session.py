@@ -20,7 +20,7 @@ from collage.cost.statistics import Summary, summarise, weighted_mean
 from collage.cost.workload_key import WorkloadKey, runtime_settings
 from collage.database.database import Database
 from collage.measure.builder import Builds, Built
-from collage.measure.jobs import Counters, Job, batches
+from collage.measure.jobs import Counters, Job, batches, inner_targets
 from collage.measure.quarantine import Quarantined
 from collage.measure.sampling import SamplingPlan
 from collage.measure.worker_pool import Limits, WorkerPool
@@ -72,7 +72,7 @@ class MeasureSession:
         workers: dict[str, Worker] | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._database = database
+        self.database = database
         self.workspace = workspace
         self.threads = threads
         self._remeasure = remeasure
@@ -132,7 +132,9 @@ class MeasureSession:
             kernel=job.structure,
             shapes=met[0][0] if len(met) == 1 else " | ".join(f"{weight:.6g} of {shapes}" for shapes, weight in met),
             target=str(job.target),
-            build=self.build_of(job.target),
+            build="; ".join(
+                dict.fromkeys(self.build_of(target) for target in (job.target, *inner_targets(job.kernel)))
+            ),
             machine=this_machine().fingerprint,
             threads=self.threads,
             context=job.context_bytes // _MIB,
@@ -193,7 +195,7 @@ class MeasureSession:
             return again
         best = min(first, again, key=lambda outcome: outcome.cost)
         self._session[key.digest] = best
-        self._database.record(key, best)
+        self.database.record(key, best)
         return best
 
     def recall(self, job: Job) -> Outcome | None:
@@ -372,8 +374,8 @@ class MeasureSession:
         """Return the known outcome, from this session or from the database."""
         known = self._session.get(key.digest)
         if known is None and not self._remeasure:
-            found = self._database.find(key)
-            elsewhere = found is not None and found.origin != self._database.origin
+            found = self.database.find(key)
+            elsewhere = found is not None and found.origin != self.database.origin
             # What failed elsewhere may have met another limit, or too little memory: it is tried here.
             if found is not None and (found.outcome.ok or not elsewhere):
                 known = found.outcome
@@ -390,10 +392,10 @@ class MeasureSession:
         if isinstance(made.result, ToolchainError):
             outcome = failed(made.result, made.build_s)
             if not isinstance(made.result, Quarantined):
-                self._database.record(key, outcome)
+                self.database.record(key, outcome)
             return outcome
         self.say(f"measuring {job.kernel.graph.name} on {job.target.short}")
-        with self._database.claimed(key, patience_s) as is_mine:
+        with self.database.claimed(key, patience_s) as is_mine:
             if not is_mine and not patience_s:
                 return None
             with measurement_lock():
@@ -405,7 +407,7 @@ class MeasureSession:
                 except Quarantined as error:
                     return failed(error, made.build_s)
             self.counters.measured += 1
-            self._database.record(key, outcome)
+            self.database.record(key, outcome)
         return outcome
 
     def _measure(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:

@@ -18,9 +18,10 @@ import onnx_ir as ir
 
 from collage.cost.outcome import Outcome
 from collage.cost.workload_key import digest_of, runtime_settings
-from collage.database.database import Database
+from collage.database import FactKind
 from collage.measure.jobs import Job
 from collage.measure.session import MeasureSession
+from collage.system.codec import Share
 from collage.system.machine import this_machine
 from collage.target import Target
 
@@ -43,9 +44,13 @@ class TunedKernel:
     """
 
     records: str
-    took_s: float
-    effort_s: float
-    ratio: float
+    took_s: Share
+    effort_s: Share
+    ratio: Share
+
+
+_TUNED_KERNEL: FactKind[TunedKernel] = FactKind("tuned", TunedKernel)
+_WORKLOAD: FactKind[str] = FactKind("tuning", str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +82,12 @@ class TuningRecords:
     """Tunes kernels, and keeps the records.
 
     Args:
-        measure_session: Whose workers tune.
-        database: The database that holds records: the texts of the toolchains themselves.
+        measure_session: Its workers tune, and its database holds records: the texts of the toolchains themselves.
     """
 
-    def __init__(self, measure_session: MeasureSession, database: Database) -> None:
+    def __init__(self, measure_session: MeasureSession) -> None:
         self._session = measure_session
-        self._database = database
+        self._database = measure_session.database
         self._tuners: dict[str, bool] = {}
 
     def can_tune(self, target: Target) -> bool:
@@ -111,7 +115,9 @@ class TuningRecords:
             ToolchainError: It could not be tuned.
         """
         workloads = self._session.tuning_workloads(kernel, target)
-        records = {name: text for name in workloads if (text := self._database.fact(**self._name(name, target)))}
+        records = {
+            name: text for name in workloads if (text := self._database.fact(_WORKLOAD, **self._name(name, target)))
+        }
         missing = [name for name in workloads if name not in records]
         new, began = len(missing), time.monotonic()
         while missing and (left_s := budget_s - (time.monotonic() - began)) > 0:
@@ -121,7 +127,7 @@ class TuningRecords:
                 break
             for name in fresh:
                 records[name] = found[name]
-                self._database.keep_fact(found[name], **self._name(name, target))
+                self._database.keep_fact(_WORKLOAD, found[name], **self._name(name, target))
             missing = [name for name in missing if name not in records]
         if missing or not workloads:
             return None
@@ -131,8 +137,8 @@ class TuningRecords:
     def keep(self, job: Job, tuned: TunedKernel) -> None:
         """Note a kernel that was tuned through; the job is that of measuring it."""
         name = self._kernel_name(job)
-        self._database.keep_fact(asdict(tuned), **name)
-        self._here[digest_of(name)] = (str(job.target), tuned)
+        self._database.keep_fact(_TUNED_KERNEL, tuned, **name)
+        self._here[digest_of(dict(name))] = (str(job.target), tuned)
 
     def find(self, job: Job) -> TunedKernel | None:
         """Return the result of tuning the kernel of a job, in any model; None if it was not tuned."""
@@ -157,19 +163,18 @@ class TuningRecords:
         """All kernels that were tuned on this machine, or on one like it, with their targets."""
         machine = this_machine().fingerprint
         return {
-            digest_of(name): (str(name["target"]), TunedKernel(**value))
-            for name, value in self._database.facts("tuned-1")
+            digest_of(name): (str(name["target"]), tuned)
+            for name, tuned in self._database.facts(_TUNED_KERNEL)
             if name.get("machine") == machine and "target" in name
         }
 
     def _kernel_name(self, job: Job) -> Mapping[str, str | int]:
         """The key of a kernel's tuning: its timing key without the model around it, on which tuning does not depend."""
         parts = self._session.key(job).parts()
-        return {"fact": "tuned-1", **{name: part for name, part in parts.items() if name not in ("context", "method")}}
+        return {name: part for name, part in parts.items() if name not in ("context", "method")}
 
     def _name(self, workload: str, target: Target) -> Mapping[str, str | int]:
         return {
-            "fact": "tuning-1",
             "workload": workload,
             "target": str(target),
             "build": self._session.build_of(target),

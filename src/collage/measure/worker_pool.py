@@ -16,7 +16,7 @@ from collage.measure.quarantine import Quarantine
 from collage.runtime import has_bodies
 from collage.system.machine import this_machine
 from collage.target import Target
-from collage.toolchains import Availability, Registry, reserves_address_space, revision_of
+from collage.toolchains import Availability, Registry, revision_of
 from collage.workers.machine_lock import build_lock
 from collage.workers.worker import Worker
 
@@ -220,7 +220,7 @@ class WorkerPool:
             lent.kill()  # It serves another toolchain of this name, or one that was made with other arguments.
             del self._workers[toolchain]
         if toolchain not in self._workers:
-            limited = not has_parts and not reserves_address_space(self._toolchains.get(own).targets)
+            limited = not has_parts and not getattr(self._toolchains.get(own), "reserves_address_space", False)
             # Address space costs nothing: much more of it than a container's memory may be in use.
             address_space_bytes = self._limits.memory_bytes or this_machine().memory_bytes * 4 // 5
             self._workers[toolchain] = Worker(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collage.report._codec import from_json
 from collage.report._objective import by_runs, objective_lines, runs_per_s
 from collage.report._report import Report, report_schema
 from collage.report._types import (
@@ -32,6 +31,7 @@ from collage.report._words import (
     title_of,
     verdict_of,
 )
+from collage.system.codec import from_json
 
 __all__ = [
     "SCHEMA",

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collage.report._codec import check_bounds, from_json, json_schema, to_json
 from collage.report._types import SCHEMA, Gain, ReportValues
 from collage.report._words import html_of
+from collage.system.codec import check_bounds, from_json, json_schema, to_json
 
 __all__ = ["Report", "report_schema"]
 
@@ -30,7 +30,7 @@ class Report(ReportValues, Mapping[str, Any]):
         Raises:
             ValueError: It is too large, or a value has a wrong type.
         """
-        check_bounds(data)
+        check_bounds(data, "a report")
         if not isinstance(data, Mapping):
             raise ValueError("a report is a JSON object")
         schema = data.get("schema", SCHEMA)

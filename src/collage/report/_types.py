@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from collage.report._codec import RARE
+from collage.system.codec import RARE
 
 __all__ = [
     "SCHEMA",

@@ -1,7 +1,7 @@
 """Running: kernels, the executor, executables and artefacts."""
 
 from collage.runtime._artefact import check_destination
-from collage.runtime._bodies import BODIES, compile_bodies, has_bodies, load_kernel
+from collage.runtime._bodies import BODIES_TARGET, compile_bodies, has_bodies, load_kernel
 from collage.runtime._buffers import aligned_copy, same_bytes
 from collage.runtime._control_flow import ControlFlowKernel
 from collage.runtime._executable import Executable
@@ -22,7 +22,7 @@ from collage.runtime._signature import Port, Signature
 from collage.runtime._zip import unpack
 
 __all__ = [
-    "BODIES",
+    "BODIES_TARGET",
     "MANIFEST",
     "PACK",
     "WEIGHTS",

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from collage._errors import CompileError
 from collage.runtime._control_flow import Body, Constant, ControlFlowKernel, Program
-from collage.target import HOST_TOOLCHAIN, Target
-from collage.toolchains import Compiled, Kernel, LoadOptions, Registry
+from collage.target import HOST_TARGET, Target
+from collage.toolchains import Compiled, Kernel, LoadOptions, Registry, load_for
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["BODIES", "compile_bodies", "has_bodies", "load_kernel"]
+__all__ = ["BODIES_TARGET", "compile_bodies", "has_bodies", "load_kernel"]
 
 BODIES = "bodies"
-"""Option of the host's targets whose kernels are operators with bodies of kernels; its value tells plans apart."""
+BODIES_TARGET = HOST_TARGET.with_options(**{BODIES: "kernels"})
+"""The target of operators whose bodies are kernels of their own: the host runs the operator, and toolchains run these."""
 
 _PROGRAM = "program"
 _PLAIN_KINDS = "biufc"
@@ -30,7 +31,7 @@ _MOST_CONSTANT_BYTES = 16 << 20
 
 def has_bodies(target: Target) -> bool:
     """Return True if kernels for a target are operators whose bodies are kernels of their own."""
-    return target.toolchain == HOST_TOOLCHAIN and target.option(BODIES) is not None
+    return target == BODIES_TARGET
 
 
 def load_kernel(
@@ -42,7 +43,7 @@ def load_kernel(
         ToolchainError: It cannot be loaded.
     """
     if not has_bodies(target):
-        return toolchains.get(compiled.toolchain).load(compiled, target, workspace, options)
+        return load_for(toolchains.get(compiled.toolchain), compiled, target, workspace, options)
     file = str(compiled.metadata.get(_PROGRAM))
     if file not in compiled.files:
         raise CompileError(f"{file[:80]!r} is not a file of a kernel for {target}")

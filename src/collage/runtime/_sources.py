@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from collage._errors import ToolchainError
+from collage._errors import InputError, ToolchainError
 from collage.frontend import inline_functions
 from collage.graph import kernel_model, kernels_of
 from collage.runtime._bodies import compile_bodies, has_bodies
 from collage.runtime._recipe import KernelRecord, Recipe
 from collage.system.scratch import scratch
 from collage.target import HOST_TARGET, Target
-from collage.toolchains import TUNED, Compiled, Kernel, LoadOptions, Registry, compile_for
+from collage.toolchains import TUNED, Compiled, Kernel, LoadOptions, Registry, compile_for, load_for
 
 __all__ = ["HostKernels", "KernelSources"]
 
@@ -101,8 +101,11 @@ class HostKernels:
         """Run the operators of a kernel that failed, and note that it did.
 
         Raises:
+            InputError: The kernel found that its inputs are wrong, so that no toolchain can take them.
             ToolchainError: The host cannot either.
         """
+        if isinstance(error, InputError):
+            raise error
         record = self._recipe.kernels[position]
         failure = f"kernel {record.name} ({record.target}) failed on {_shapes(record, inputs)}: {_reason(error)}"
         if record.target == str(HOST_TARGET):
@@ -126,7 +129,7 @@ class HostKernels:
                 ir.external_data.load_to_model(model)
                 host = self._toolchains.for_target(HOST_TARGET)
                 compiled = compile_for(host, model, HOST_TARGET, folder)
-                kernel = host.load(compiled, HOST_TARGET, folder, LoadOptions(self._recipe.threads))
+                kernel = load_for(host, compiled, HOST_TARGET, folder, LoadOptions(self._recipe.threads))
                 self._kernels[record.name] = kernel, compiled
         return self._kernels[record.name]
 

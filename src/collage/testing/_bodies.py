@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from collage.frontend import place_weights, read_model
 from collage.graph import DataflowGraph, IndexSet, KernelSpec, SubGraph, bodies
-from collage.measure.body_kernels import BodyKernel
 from collage.measure.kernel_factory import KernelMaker, kernel_attributes
-from collage.runtime import Executable, KernelRecord, Port, Recipe, compile_bodies, has_bodies
+from collage.plan import Plan, PlannedKernel
+from collage.runtime import BODIES_TARGET, Executable, KernelRecord, Port, Recipe, compile_bodies
 from collage.system.scratch import make_scratch
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Compiled, Registry, compile_for, registry
@@ -39,14 +39,12 @@ def build_with_bodies(
     graph = DataflowGraph(placed)
     maker = KernelMaker(graph)
 
-    def target_of(node: ir.Node) -> Target:
-        if not any(True for _ in bodies(node)):
-            return HOST_TARGET
+    def plans_of(node: ir.Node) -> tuple[Plan, ...]:
         turns = cycle(targets)
-        return maker.bodies.add(tuple(_kernels(DataflowGraph(body), turns) for body in bodies(node)), str)
+        return tuple(Plan("", _kernels(DataflowGraph(body), turns)) for body in bodies(node))
 
-    def _kernels(inner: DataflowGraph, turns: cycle[Target]) -> tuple[BodyKernel, ...]:
-        found, first = list[BodyKernel](), 0
+    def _kernels(inner: DataflowGraph, turns: cycle[Target]) -> tuple[PlannedKernel, ...]:
+        kernels, first = list[PlannedKernel](), 0
         while first < len(inner):
             last = first + 1
             is_holder = any(True for _ in bodies(inner.node(first)))
@@ -54,24 +52,29 @@ def build_with_bodies(
                 if any(True for _ in bodies(inner.node(last))):
                     break
                 last += 1
-            target = target_of(inner.node(first)) if is_holder else next(turns)
-            found.append(BodyKernel(IndexSet.range(first, last), target))
+            kernels.append(
+                kernel_of(SubGraph(inner, IndexSet.range(first, last)), HOST_TARGET if is_holder else next(turns))
+            )
             first = last
-        return tuple(found)
+        return tuple(kernels)
+
+    def kernel_of(sub_graph: SubGraph, target: Target) -> PlannedKernel:
+        plans = plans_of(sub_graph.nodes[0]) if len(sub_graph) == 1 else ()
+        return PlannedKernel(sub_graph, BODIES_TARGET if plans else target, bodies=plans)
 
     def build(kernel: ir.Model, target: Target) -> Compiled:
-        if has_bodies(target):
+        if target == BODIES_TARGET:
             return compile_bodies(kernel, target, workspace, build)
         return compile_for(available.for_target(target), kernel, target, workspace)
 
+    kernels = [kernel_of(SubGraph(graph, IndexSet.of(i)), HOST_TARGET) for i in range(len(graph))]
     specs, records = [], []
-    for i, node in enumerate(graph.nodes):
-        target, sub_graph = target_of(node), SubGraph(graph, IndexSet.range(i, i + 1))
+    for i, kernel in enumerate(kernels):
         name = f"kernel_{i}"
-        compiled = build(maker.model(sub_graph, target), target)
-        specs.append(KernelSpec(sub_graph, name, kernel_attributes(target, name)))
-        records.append(KernelRecord(name, str(target), compiled.inputs, compiled.outputs, compiled))
-    ir.save(maker.partitioned(specs), workspace / "model.onnx")
+        compiled = build(maker.of(kernel), kernel.target)
+        specs.append(KernelSpec(kernel.sub_graph, name, kernel_attributes(kernel.target, name)))
+        records.append(KernelRecord(name, str(kernel.target), compiled.inputs, compiled.outputs, compiled))
+    ir.save(maker.partitioned(kernels, specs), workspace / "model.onnx")
     owners = {leaf.toolchain for record in records for leaf in (record.compiled, *record.compiled.inner)}
     recipe = Recipe(
         inputs=tuple(Port.of(value) for value in placed.graph.inputs),

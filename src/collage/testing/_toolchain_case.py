@@ -31,7 +31,16 @@ from collage._errors import TargetError, ToolchainError, Unsupported, WorkerTime
 from collage.target import Target
 from collage.testing import _memory_edges, _thread_use
 from collage.testing._memory_edges import placed
-from collage.testing._toolchain_kernels import COMMON, DTYPES, DYNAMIC, EDGES, SHARED, KernelCase, kernel
+from collage.testing._toolchain_kernels import (
+    COMMON,
+    DTYPES,
+    DYNAMIC,
+    EDGES,
+    INDICES,
+    SHARED,
+    KernelCase,
+    kernel,
+)
 from collage.toolchains import (
     AllocatingKernel,
     InPlaceKernel,
@@ -40,6 +49,8 @@ from collage.toolchains import (
     Profiler,
     Toolchain,
     aligned_bytes,
+    compile_for,
+    load_for,
     size_bytes,
 )
 from collage.workers.worker import Worker
@@ -157,6 +168,24 @@ class ToolchainTestCase:
             may_refuse = any(x.size == 0 for x in inputs)
             with contextlib.suppress(*([ToolchainError] if may_refuse else [])):
                 self._assert_right(case.model(), inputs, loaded(inputs))
+
+    @pytest.mark.parametrize(("case", "within", "beyond"), INDICES, ids=_by_name)
+    def test_indices_beyond_a_tensor_are_errors(
+        self, case: KernelCase, within: Sequence[Tensor], beyond: Sequence[Tensor], parsed: Target, tmp_path: Path
+    ) -> None:
+        try:
+            compiled = compile_for(self.toolchain, _typed(case.model()), parsed, tmp_path)
+        except Unsupported:
+            pytest.skip(f"{self.toolchain.name} refuses it")
+        loaded = load_for(self.toolchain, compiled, parsed, tmp_path, LoadOptions())
+        x = np.random.default_rng(7).standard_normal((10, 4)).astype(np.float32)
+        for _ in range(2):
+            for i in within:
+                with contextlib.suppress(Unsupported):
+                    self._assert_right(case.model(), [x, i], loaded([x, i]))
+            for i in beyond:
+                with pytest.raises(Exception, match=r"."):
+                    loaded([x, i])
 
     def test_strided_and_read_only_inputs(self, parsed: Target, tmp_path: Path) -> None:
         case = self._usual("matmul", "elementwise")
@@ -444,6 +473,15 @@ def with_weights_in_file(case: KernelCase, workspace: Path) -> ir.Model:
     for name, tensor in tensors.items():
         model.graph.initializers[name].const_value = tensor
     return model
+
+
+def _typed(model: ir.Model) -> ir.Model:
+    """The model with the types of all its values, as kernels of a compilation have them."""
+    import onnx  # late, as in _toolchain_kernels
+    import onnx_ir as ir
+
+    typed: ir.Model = ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(model)))
+    return typed
 
 
 def _load(toolchain: Toolchain, model: ir.Model, target: Target, workspace: Path) -> Kernel:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from collage.toolchains._contract import Tensor
 
-__all__ = ["COMMON", "DTYPES", "DYNAMIC", "EDGES", "SHARED", "SYMBOLIC", "KernelCase", "kernel"]
+__all__ = ["COMMON", "DTYPES", "DYNAMIC", "EDGES", "INDICES", "SHARED", "SYMBOLIC", "KernelCase", "kernel"]
 
 
 @dataclass(frozen=True)
@@ -287,6 +287,60 @@ EDGES = (
     ),
 )
 """Kernels with extreme tensors: scalars, empty ones, very long axes. A toolchain is right or refuses."""
+
+INDICES = (
+    (
+        KernelCase("index_given", "(float[10,4] x, int64[2] i) => (float[2,4] y) {a = Gather (x, i) y = Tanh (a)}", []),
+        [_integers(0, 9), _integers(-10, -1)],
+        [_integers(0, 10), _integers(-11, 0), _integers(3, 2**32 + 3), _integers(0, -(2**63)), _integers(10**9, 0)],
+    ),
+    (
+        KernelCase(
+            "index_of_open_length", "(float[N,4] x, int32[1] i) => (float[1,4] y) {a = Gather (x, i) y = Tanh (a)}", []
+        ),
+        [np.array([9], np.int32), np.array([-10], np.int32)],
+        [np.array([n], np.int32) for n in (10, -11, 2**31 - 1)],
+    ),
+    (
+        KernelCase(
+            "index_computed",
+            "(float[10,4] x, int64[2] i) => (float[2,4] y) {a = Add (i, two) b = Gather (x, a) y = Tanh (b)}",
+            [],
+            {"two": _integers(2)},
+        ),
+        [_integers(0, 7), _integers(-12, -3)],
+        [_integers(0, 8), _integers(-13, 0), _integers(0, 10**6)],
+    ),
+    (
+        KernelCase(
+            "index_of_floats",
+            "(float[10,4] x, float[2,4] i) => (float[2,4] y) {a = Cast <to = 6> (i) b = GatherElements (x, a) y = Tanh (b)}",
+            [],
+        ),
+        [np.full((2, 4), n, np.float32) for n in (0, 9.5, -10)],
+        [np.full((2, 4), n, np.float32) for n in (10, -11, 1e6)],
+    ),
+    (
+        KernelCase(
+            "index_written",
+            "(float[10,4] x, int64[2,1] i) => (float[10,4] y) {a = ScatterND (x, i, u) y = Tanh (a)}",
+            [],
+            {"u": _numbers(2, 4, seed=3)},
+        ),
+        [_integers([0], [9]), _integers([-1], [-10])],
+        [_integers([0], [10]), _integers([-11], [3]), _integers([2**33], [0])],
+    ),
+    (
+        KernelCase(
+            "index_of_two_axes",
+            "(float[10,4] x, int64[2,2] i) => (float[2] y) {n = Neg (i) a = GatherND (x, n) y = Tanh (a)}",
+            [],
+        ),
+        [_integers([0, -3], [-9, 4]), _integers([10, 1], [1, 1])],
+        [_integers([-3, -4], [0, 0]), _integers([0, 5], [0, 0]), _integers([11, 0], [0, 0])],
+    ),
+)
+"""Kernels that take indices, the input ``i`` in range, and the same beyond it. Beyond, a kernel raises an error."""
 
 DTYPES = (
     KernelCase(

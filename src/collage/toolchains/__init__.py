@@ -4,16 +4,10 @@ No toolchain's name occurs outside this room. Third parties add theirs through t
 ``collage.toolchains``; `docs/toolchains.md` shows how.
 """
 
-from collage._errors import CompileError, Unsupported
-from collage.toolchains._base import (
-    ToolchainBase,
-    availability_for,
-    compile_for,
-    kernel_for,
-    loading_availability_for,
-    support_for,
-    written_out,
-)
+from typing import TYPE_CHECKING
+
+from collage._errors import CollageError, CompileError, PassError, TargetError, Unsupported, UsageError
+from collage.toolchains._base import ToolchainBase, availability_for, loading_availability_for
 from collage.toolchains._contract import (
     IN_FLOATS,
     TUNED,
@@ -33,6 +27,14 @@ from collage.toolchains._contract import (
     TuningSession,
 )
 from collage.toolchains._device import Device, DeviceKernel, Recording
+from collage.toolchains._kernels import (
+    compile_for,
+    kernel_for,
+    load_for,
+    profile_for,
+    support_for,
+    written_out,
+)
 from collage.toolchains._registry import Registry, choose_menu, option_values, registry
 from collage.toolchains._revision import revision_of
 from collage.toolchains.onnxruntime.unoptimised import OriginalSession, UnoptimisedModel
@@ -40,8 +42,9 @@ from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES, aligned_bytes
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, importing_here
 from collage.toolchains.sdk.model_files import check_options, kernel_name, load_threads, save_kernel
 from collage.toolchains.sdk.thread_affinity import HelperThreads, own_threads, started_meanwhile
-from collage.toolchains.torch.cuda_support import reserves_address_space
-from collage.toolchains.tvm.extern.functions import BoundFunction, ExternFunction, ExternLibrary, extern_libraries
+
+if TYPE_CHECKING:
+    from collage.toolchains._contract import Tensor as Tensor
 
 __all__ = [
     "ALIGNMENT_BYTES",
@@ -50,13 +53,11 @@ __all__ = [
     "TUNED",
     "AllocatingKernel",
     "Availability",
-    "BoundFunction",
+    "CollageError",
     "CompileError",
     "Compiled",
     "Device",
     "DeviceKernel",
-    "ExternFunction",
-    "ExternLibrary",
     "HelperThreads",
     "InPlaceKernel",
     "Kernel",
@@ -64,32 +65,35 @@ __all__ = [
     "LoadOptions",
     "OptionValues",
     "OriginalSession",
+    "PassError",
     "PatternEntry",
     "Profiler",
     "Recording",
     "Registry",
     "Support",
+    "TargetError",
     "Toolchain",
     "ToolchainBase",
     "Tuner",
     "TuningSession",
     "UnoptimisedModel",
     "Unsupported",
+    "UsageError",
     "aligned_bytes",
     "availability_for",
     "check_options",
     "choose_menu",
     "compile_for",
-    "extern_libraries",
     "importing_here",
     "kernel_for",
     "kernel_name",
+    "load_for",
     "load_threads",
     "loading_availability_for",
     "option_values",
     "own_threads",
+    "profile_for",
     "registry",
-    "reserves_address_space",
     "revision_of",
     "save_kernel",
     "size_bytes",

@@ -5,25 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from collage._errors import Unsupported
 from collage.toolchains._contract import Availability, OptionValues, PatternEntry, Support
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Compiled, Toolchain
+    from collage.toolchains._contract import Toolchain
 
 __all__ = [
     "ToolchainBase",
     "availability_for",
-    "compile_for",
-    "kernel_for",
     "loading_availability_for",
-    "support_for",
-    "written_out",
 ]
 
 
@@ -54,56 +47,6 @@ def _answer(toolchain: Toolchain, target: Target, methods: Sequence[str]) -> Ava
     return Availability(False, reason=f"broken: availability() returns {found!r:.60}")
 
 
-def compile_for(toolchain: Toolchain, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-    """Compile a kernel with a toolchain. It is written in ONNX's own operators first if the toolchain reads no others.
-
-    Raises:
-        Unsupported: The toolchain cannot take it.
-        CompileError: It failed.
-    """
-    if not _reads_contributed(toolchain):
-        return toolchain.compile(written_out(kernel), target, workspace)
-    try:
-        return toolchain.compile(kernel, target, workspace)
-    except Unsupported:
-        standard = written_out(kernel)
-        if standard is kernel:
-            raise
-        return toolchain.compile(standard, target, workspace)
-
-
-def kernel_for(toolchain: Toolchain, kernel: ir.Model) -> ir.Model:
-    """A kernel as a toolchain reads it."""
-    return kernel if _reads_contributed(toolchain) else written_out(kernel)
-
-
-def support_for(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:
-    """Return if a toolchain takes an operator, as it stands or as several of ONNX's own. Never raises."""
-    support = toolchain.supports(node, target)
-    if support.ok:
-        return support
-    from collage.transform import in_standard_operators
-
-    inner = [toolchain.supports(each, target) for each in in_standard_operators(node)]
-    return next((each for each in inner if not each.ok), Support(True)) if inner else support
-
-
-def _reads_contributed(toolchain: Toolchain) -> bool:
-    return bool(getattr(toolchain, "reads_contributed", False))
-
-
-def written_out(kernel: ir.Model) -> ir.Model:
-    """Return a kernel in ONNX's own operators, as far as they can express it; the kernel itself if it has no others."""
-    from collage.frontend import has_contrib_ops
-
-    if not has_contrib_ops(kernel):
-        return kernel
-    from collage.transform import ExpandContributed, InferType, PassContext, Sequential
-
-    with PassContext(opt_level=0):
-        return Sequential([ExpandContributed(), InferType()])(kernel)
-
-
 class ToolchainBase:
     """A toolchain that decides by trying: no patterns, and no operator refused in advance.
 
@@ -116,7 +59,13 @@ class ToolchainBase:
     options: Mapping[str, str] = {}
     optimises_whole_graphs = True
     on_default_menu = True
+    checks_indices_on: tuple[str, ...] = ()
     reads_contributed = False
+
+    @property
+    def reserves_address_space(self) -> bool:
+        """True if a process for it may reserve far more addresses than it uses, as drivers of devices do."""
+        return False
 
     def availability_of(self, target: Target) -> Availability:
         """Return the availability for one target. It is the same for all, unless the toolchain serves several kinds of device."""

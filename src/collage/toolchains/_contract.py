@@ -341,7 +341,9 @@ class Toolchain(Protocol):
 
     A toolchain that takes long to build kernels may set ``on_default_menu = False``: it is then only used where it is named.
     One that reads operators which ONNX Runtime's optimisers make (``com.microsoft.FusedConv``) may set
-    ``reads_contributed = True``: all others are given ONNX's own operators in their place.
+    ``reads_contributed = True``: all others are given ONNX's own operators in their place. One that raises an error for every
+    index beyond its tensor, as ONNX demands, may set ``checks_indices_on = ("llvm",)``, the kinds of target where it does.
+    For all others Collage checks indices, see ``docs/security.md``.
     """
 
     name: str

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from collage.toolchains._contract import Tensor
 
 __all__ = ["Device", "DeviceKernel", "Recording"]
@@ -48,6 +50,10 @@ class Device(Protocol):
 
     def copy(self, tensor: Any) -> Any:
         """A tensor with the same values in memory of its own."""
+        ...
+
+    def views(self, model: ir.Model) -> DeviceKernel:
+        """Return a kernel for operators that only view their inputs. Raise ``Unsupported`` if it has none."""
         ...
 
     def seconds(self, work: Callable[[], Any]) -> float:

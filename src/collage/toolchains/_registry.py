@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -12,12 +13,19 @@ from typing import Any
 from collage._errors import TargetError
 from collage.target import HOST_TOOLCHAIN, Target, TargetLike
 from collage.toolchains._contract import OptionValues, Toolchain
+from collage.toolchains._revision import GROUP
+from collage.toolchains.sdk.import_probe import install_command
 from collage.toolchains.sdk.model_files import check_options
 
 __all__ = ["GROUP", "Registry", "option_values", "registry"]
 
-GROUP = "collage.toolchains"
-"""The entry-point group: name of the toolchain = ``module:Class``."""
+# A toolchain of these that is not installed is named in messages by the extra that installs it.
+_EXTRAS = {
+    "iree": "iree",
+    **dict.fromkeys(("extern", "inductor", "onednn"), "torch"),
+    **dict.fromkeys(("cublas", "cudnn", "cutlass", "tensorrt"), "cuda"),
+}
+_EXTRAS_OF_KINDS = {"cuda": "cuda"}
 
 _METHODS = {
     "availability": (),
@@ -41,7 +49,9 @@ class Registry:
 
     def __init__(self, points: Iterable[EntryPoint] | None = None) -> None:
         points = entry_points(group=GROUP) if points is None else points
-        self._points = {point.name: point for point in points}
+        # Of two with one name that of another package counts: it serves what Collage's own does, and more.
+        ordered = sorted(points, key=lambda point: (not point.module.startswith("collage."), point.value))
+        self._points = {point.name: point for point in ordered}
         self._loaded: dict[str, Toolchain] = {}
         self.broken: dict[str, str] = {}
         self.tracebacks: dict[str, str] = {}
@@ -108,9 +118,27 @@ class Registry:
         if isinstance(target, str):
             known = {toolchain.name: toolchain.targets for toolchain in self}
             # A broken toolchain has a name all the same: its user should hear why it is not there.
+            self._refuse_absent(target)
             target = Target.parse(target, {**known, **{name: (f"llvm -compiler={name}",) for name in self.broken}})
+        self._refuse_kind(target.kind, target.toolchain)
         check_options(target, option_values(self.for_target(target), target))
         return target
+
+    def _refuse_absent(self, text: str) -> None:
+        """Refuse a target of a toolchain that is not installed, and say how to install it."""
+        for name in re.findall(r"(?:^|:|-compiler=|-libs=)(\w+)", text):
+            if name in _EXTRAS and name not in self.names():
+                command = install_command(_EXTRAS[name])
+                raise TargetError(f"target {text!r}: the toolchain {name} is not installed; {command}")
+        kind, _, name = text.partition(" ")[0].rpartition(":")
+        if name in self.names():
+            self._refuse_kind(kind, name)
+
+    def _refuse_kind(self, kind: str, name: str) -> None:
+        """Refuse a kind of device for which another package would extend a toolchain, and say how to install it."""
+        if kind in _EXTRAS_OF_KINDS and all(stem.split()[0] != kind for stem in self.get(name).targets):
+            command = install_command(_EXTRAS_OF_KINDS[kind])
+            raise TargetError(f"the toolchain {name} does not serve {kind} here; {command}")
 
     def parse_targets(self, targets: Iterable[TargetLike]) -> Sequence[Target]:
         """Read several targets; repeated ones count once, the order is kept (it is their priority)."""

@@ -17,6 +17,7 @@ from collage.calibration import (
     touches_unbounded,
 )
 from collage.graph import DataflowGraph, IndexSet, SubGraph, extract, structural_hash, value_means, value_range
+from collage.system.codec import from_json, to_json
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_means_are_those_of_all_samples_and_survive_extraction(tmp_path):
     assert axes == {"x": -1}
     with runs_worker(tmp_path / "model.onnx") as worker:
         first = collect_ranges(worker, fed[:2], tmp_path / "sample", axes=axes)
-        ranges = collect_ranges(worker, fed[2:], tmp_path / "sample", Ranges.from_json(first.as_json()), axes=axes)
+        ranges = collect_ranges(worker, fed[2:], tmp_path / "sample", from_json(Ranges, to_json(first)), axes=axes)
     expected = np.stack([sample["x"] for sample in fed]).mean(axis=(0, 1))
     assert ranges.means == {"x": pytest.approx(list(expected), rel=1e-6)}
     annotate_ranges(model, ranges)
@@ -84,7 +85,7 @@ def test_collecting_goes_on_where_it_was_written_down(model, tmp_path):
     try:
         whole = collect_ranges(worker, samples(4), tmp_path / "sample")
         first = collect_ranges(worker, samples(4)[:2], tmp_path / "sample")
-        again = collect_ranges(worker, samples(4)[2:], tmp_path / "sample", Ranges.from_json(first.as_json()))
+        again = collect_ranges(worker, samples(4)[2:], tmp_path / "sample", from_json(Ranges, to_json(first)))
     finally:
         worker.kill()
     assert again == whole
@@ -100,7 +101,7 @@ def test_samples_with_nan_are_left_out_and_counted(model, tmp_path):
     assert (mixed.samples, mixed.skipped) == (6, 2)
     assert (mixed.extents, mixed.unbounded) == (clean.extents, clean.unbounded)
     assert mixed.means["d"] == pytest.approx(clean.means["d"])
-    assert Ranges.from_json(mixed.as_json()) == mixed
+    assert from_json(Ranges, to_json(mixed)) == mixed
 
 
 def test_infinite_and_huge_values_are_noted(model, tmp_path):

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from collage.compiler import accuracy_budget
-from collage.compiler.plans import Plan
+from collage.plan import Plan
 
 BUDGET = 1e-2
 ROUGH, EXACT = Plan("rough", ()), Plan("exact", ())
@@ -29,8 +29,9 @@ def test_prices_are_finite_even_if_no_target_takes_the_whole_model(
         prices.append(costs.error_price_s)
         return [EXACT if len(prices) > 2 else ROUGH]
 
-    unused = cast(Any, None)
-    found = accuracy_budget.within_budget(cast(Any, problem), cast(Any, costs), unused, None, [ROUGH], search_again)
+    survey = SimpleNamespace(precision=None)
+    lab = SimpleNamespace(problem=problem, costs=costs, session=None, survey=survey)
+    found = accuracy_budget.within_budget(cast(Any, lab), [ROUGH], search_again)
     assert found == [EXACT]
     assert prices[0] == whole_s / BUDGET
     assert all(math.isfinite(price) for price in prices)

@@ -9,12 +9,12 @@ import pytest
 
 from collage.compiler.comparison_rows import comparison_rows, named_but_failed
 from collage.compiler.final_comparison import BASELINE, FinalComparison
-from collage.compiler.plans import Plan
 from collage.compiler.result_store import CompileResult, SearchSummary
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Interval, Summary
 from collage.measure.baselines import TargetBaseline
 from collage.measure.finalist import Finalist, FinalistResult
+from collage.plan import Plan
 from collage.report import Report, Row, verdict_of
 from collage.target import Target
 from collage.toolchains import Availability, Support

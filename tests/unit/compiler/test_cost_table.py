@@ -52,13 +52,13 @@ def test_a_search_may_ask_for_a_ninth_of_all_kernels(length: int, keys: int, all
             problem = Problem.of(chain(max(1, length)), [target], toolchains, options)
             survey = Survey(problem, Reference(CheckingSets(), None, Verdict()), {})
             with measure_session(toolchains, database, tmp_path, options) as session:
-                costs = CostTable(problem, survey, session, database)
+                costs = CostTable(survey, session)
             candidates = [
                 CandidateKernel(SubGraph(problem.graph, IndexSet.range(first, end)), target, spec, ("all",))
                 for end in range(length + 1)
                 for first in range(end)
             ]
-            assert len({problem.key_of(c.sub_graph, c.target) for c in candidates}) == keys
+            assert len({problem.key_of(c) for c in candidates}) == keys
             costs.introduce([*candidates, *candidates])
             assert costs.kernels_left == expected
             assert all(costs.known_cost(candidate) is None for candidate in candidates)
@@ -87,7 +87,7 @@ def test_variants_take_the_whole_model_alone(tmp_path: Path, monkeypatch: pytest
         }
         survey = Survey(problem, Reference(CheckingSets(), None, Verdict()), baselines)
         with measure_session(toolchains, database, tmp_path, options) as session:
-            costs = CostTable(problem, survey, session, database)
+            costs = CostTable(survey, session)
             costs.learn()
         assert variant not in costs.overheads
         assert target in costs.overheads
@@ -125,7 +125,7 @@ def test_targets_without_a_profile_share_half_of_the_kernels_that_tell_where_the
         }
         survey = Survey(problem, Reference(CheckingSets(), None, Verdict()), baselines)
         with measure_session(toolchains, database, tmp_path, options) as session:
-            costs = CostTable(problem, survey, session, database)
+            costs = CostTable(survey, session)
             costs.learn()
     assert counts == asked
     assert costs.kernels_left == budget - sum(asked.values())

@@ -9,8 +9,8 @@ import pytest
 
 from collage.compiler import accuracy_budget
 from collage.compiler.accuracy_budget import judged
-from collage.compiler.plans import Plan
 from collage.compiler.precision_session import Precision, Verdict
+from collage.plan import Plan
 from collage.target import Target
 
 EXACT, ROUGH, BYTES = (

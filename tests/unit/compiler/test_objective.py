@@ -14,12 +14,12 @@ from collage._errors import LimitNotMet, WorkerCrash
 from collage.compiler import objective as module
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.objective import choose_finals, stream_counts
-from collage.compiler.plans import Plan
 from collage.cost.objective import QUANTITIES, Figures, Limit
 from collage.cost.outcome import Status
 from collage.measure.comparison import ComparisonPlan
 from collage.measure.finalist import Finalist, FinalistResult
 from collage.options import CompileOptions
+from collage.plan import Plan
 from collage.runtime import Recipe
 from collage.target import Target
 
@@ -76,7 +76,8 @@ class Stage:
         )
         survey: Any = SimpleNamespace(problem=problem, reference=SimpleNamespace(original=None))
         session: Any = SimpleNamespace(say=lambda _: None)
-        return choose_finals(survey, SimpleNamespace(why_wrong=None), session, self.plans)  # type: ignore[arg-type]
+        lab: Any = SimpleNamespace(survey=survey, session=session, costs=SimpleNamespace(why_wrong=None))
+        return choose_finals(lab, self.plans)
 
 
 def figures_of(draw: Any) -> Figures:

@@ -12,6 +12,8 @@ from collage._errors import UsageError
 from collage.compiler.planned import plan_file_of, plan_of_file
 from collage.compiler.problem import Problem
 from collage.frontend import read_model
+from collage.measure.jobs import inner_targets, structure_of
+from collage.plan import leaves_of
 from collage.plan_file import LabelledPart, PlanFile, PlanFileKernel
 from collage.target import Target
 from collage.testing import FakeToolchain
@@ -36,17 +38,30 @@ def problem() -> Problem:
 
 def test_a_plan_with_bodies_comes_back_from_its_file(problem: Problem) -> None:
     plan = plan_of_file(problem, PLAN, "")
-    assert plan_file_of(problem, plan, "").kernels == PLAN.kernels
-    assert problem.kernels.bodies.leaves(plan.kernels[1].target) == (Target.parse(LEFT), Target.parse(RIGHT))
-    partitioned = problem.kernels.model(plan.kernels[1].sub_graph, plan.kernels[1].target)
-    assert len(partitioned.functions) == 3
+    file = plan_file_of(problem, plan, "")
+    assert plan_of_file(problem, file, "").same_kernels(plan)
+    assert [kernel.nodes for kernel in file.kernels[1].bodies[0]] == [kernel.nodes for kernel in LOOP.bodies[0]]
+    assert plan.leaves == leaves_of(plan.kernels[1]) == (Target.parse(LEFT), Target.parse(RIGHT))
+    assert len(problem.kernels.of(plan.kernels[1]).functions) == 3
+
+
+def test_kernels_with_other_plans_of_bodies_are_other_kernels(problem: Problem) -> None:
+    turned = replace(LOOP, bodies=((replace(GROW, target=RIGHT), END, SQUASH),))
+    one, other = (
+        plan_of_file(problem, PlanFile((PlanFileKernel(LEFT, ("scale",)), loop)), "") for loop in (LOOP, turned)
+    )
+    assert not one.same_kernels(other)
+    assert problem.key_of(one.kernels[1]) != problem.key_of(other.kernels[1])
+    models = [problem.kernels.of(plan.kernels[1]) for plan in (one, other)]
+    assert structure_of(models[0]) != structure_of(models[1])
+    assert inner_targets(models[0]) != inner_targets(models[1])
 
 
 def test_kernels_of_a_body_are_put_in_an_order_in_which_they_run(problem: Problem) -> None:
     turned = replace(LOOP, bodies=((END, SQUASH, GROW),))
     plan = plan_of_file(problem, PlanFile((PlanFileKernel(LEFT, ("scale",)), turned)), "")
-    ((*kernels,),) = problem.kernels.bodies.of(plan.kernels[1].target)
-    assert kernels[0].inside.first == 0
+    (body,) = plan.kernels[1].bodies
+    assert body.kernels[0].sub_graph.inside.first == 0
 
 
 @pytest.mark.parametrize(

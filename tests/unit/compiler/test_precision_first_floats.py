@@ -11,7 +11,6 @@ import onnx_ir as ir
 import pytest
 
 from collage.compiler import precision_cuts
-from collage.compiler.plans import Plan
 from collage.compiler.precision_cuts import secure_floats
 from collage.compiler.precision_session import Precision
 from collage.compiler.precision_variants import finer_floats
@@ -21,6 +20,7 @@ from collage.cost.statistics import Summary
 from collage.graph import DataflowGraph
 from collage.measure.baselines import TargetBaseline
 from collage.options import CompileOptions
+from collage.plan import Plan
 from collage.target import Target
 from collage.toolchains import Availability, Support, registry
 

@@ -5,9 +5,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collage.compiler.plans import Plan
 from collage.compiler.precision_front import points
 from collage.compiler.precision_sensitivity import ranked_units
+from collage.plan import Plan
 
 
 @given(st.integers(1, 200), st.randoms())

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collage.compiler import side_by_side as module
-from collage.compiler.plans import Plan, PlannedKernel, predicted_s
+from collage.compiler.plans import predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.side_by_side import side_by_side
 from collage.cost import Cost
@@ -24,6 +24,7 @@ from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.graph import IndexSet, SubGraph, iterate_bits
 from collage.options import CompileOptions
+from collage.plan import Plan, PlannedKernel
 from collage.search import Transfer, kernel_successors
 from collage.target import Target
 from collage.testing import FakeToolchain
@@ -82,11 +83,11 @@ class _Costs:
         for kernel in kernels:
             self.measured.append(kernel)
             bits = kernel.sub_graph.inside.bits
-            key = self.problem.key_of(kernel.sub_graph, kernel.target)
+            key = self.problem.key_of(kernel)
             self.known[key] = sum(self.seconds[kernel.target][i] for i in iterate_bits(bits))
 
     def known_cost(self, kernel: Any) -> Cost | None:
-        seconds = self.known.get(self.problem.key_of(kernel.sub_graph, kernel.target))
+        seconds = self.known.get(self.problem.key_of(kernel))
         if seconds is not None and kernel.sub_graph.inside.bits in self.wrong:
             return Cost.INVALID
         return None if seconds is None else Cost(seconds=seconds)

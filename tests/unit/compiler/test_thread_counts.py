@@ -75,8 +75,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> dict[Target, float]:
 
 def result(survey: Survey) -> Survey:
     session: Any = SimpleNamespace(say=lambda _: None)
-    database: Any = None
-    return with_one_thread(survey, session, database)
+    return with_one_thread(survey, session)
 
 
 def test_targets_that_come_near_follow_the_fastest(one_thread: dict[Target, float]) -> None:

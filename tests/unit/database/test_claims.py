@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from collage.cost.workload_key import WorkloadKey
-from collage.database import _persistence, await_server
+from collage.database import FactKind, _persistence, await_server
 from collage.database.database import Database
 
 KEY = WorkloadKey("kernel", "(1, 2)float32", "llvm", "tvm 1", "machine", 0, 4)
@@ -95,7 +95,7 @@ def test_a_server_that_is_away_for_a_moment_delays_a_command_and_does_not_end_it
             return connect()
 
         monkeypatch.setattr(engine, "connect", flaky)
-        assert database.fact(fact="note", tuner="x") is None
+        assert database.fact(FactKind("note", str), tuner="x") is None
         assert left == [0]
 
 

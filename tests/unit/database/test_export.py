@@ -9,8 +9,10 @@ import os
 import shutil
 import sqlite3
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -26,6 +28,7 @@ from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary, summarise
 from collage.cost.workload_key import METHOD, WorkloadKey, digest_of
 from collage.database import _schema as schema
+from collage.database._facts import QUARANTINED, FactKind, QuarantinedBuild
 from collage.database._rows import fact_row, timing_row
 from collage.database.database import Database
 from collage.database.export import export_lines, import_lines, merge
@@ -61,7 +64,7 @@ def test_what_is_exported_is_imported_on_every_engine(database_url: str, tmp_pat
     with Database(str(tmp_path / "a.sqlite")) as one, Database(database_url.replace("timings.", "b.")) as other:
         fill(one, "k", "l")
         fill(one, "m", outcome=CRASH)
-        one.keep_fact({"reason": None}, fact="support", structure="s", target="llvm", build="b")
+        one.keep_fact(SUPPORT, {"reason": None}, structure="s", target="llvm", build="b")
         imported(other, exported(one))
         for kernel in "klm":
             key = replace(KEY, kernel=kernel)
@@ -69,7 +72,7 @@ def test_what_is_exported_is_imported_on_every_engine(database_url: str, tmp_pat
             record = other.find(key)
             assert record is not None
             assert record.origin == f"{one.origin} (imported)"
-        assert other.fact(fact="support", structure="s", target="llvm", build="b") == {"reason": None}
+        assert other.fact(SUPPORT, structure="s", target="llvm", build="b") == {"reason": None}
         again = exported(other)
         imported(other, again)
         assert other.find(replace(KEY, kernel="k")) == record.__class__(
@@ -96,11 +99,11 @@ def test_what_was_measured_here_is_never_replaced_and_of_others_the_newer_is_kep
 
 def test_a_race_that_comes_as_text_is_never_taken_for_one_that_was_held_here(tmp_path: Path) -> None:
     with Database(str(tmp_path / "a.sqlite")) as one, Database(str(tmp_path / "b.sqlite")) as other:
-        one.keep_local_fact({"x": 1}, fact="note")
+        one.keep_local_fact(NOTE, {"x": 1})
         imported(other, exported(one))
-        assert other.local_fact(fact="note") is None
+        assert other.local_fact(NOTE) is None
         merge(other, str(tmp_path / "a.sqlite"))
-        assert one.local_fact(fact="note") == {"x": 1}
+        assert one.local_fact(NOTE) == {"x": 1}
 
 
 def test_merging_leaves_the_other_database_as_it_was(tmp_path: Path) -> None:
@@ -144,6 +147,8 @@ ROW = {
     "parts": PARTS, "status": "ok", "median_s": 1.0, "p10_s": 1.0, "p90_s": 1.0, "samples": 3, "spread": 0.0,
     "error": 0.0, "reason": None, "build_s": 1.0, "made_at_s": 1.0, "origin": "x",
 }  # fmt: skip
+SUPPORT: FactKind[Mapping[str, Any]] = FactKind("support", Mapping[str, Any])
+NOTE: FactKind[Mapping[str, Any]] = FactKind("note", Mapping[str, Any])
 FACT = {"name": {"fact": "support"}, "value": {"reason": None}, "made_at_s": 1.0, "origin": "x"}
 BAD_LINES = [
     "",
@@ -164,7 +169,7 @@ BAD_LINES = [
     {"timing": {**ROW, "origin": 3}},
     {"timing": {**ROW, "made_at_s": "now"}},
     {"timing": {name: value for name, value in ROW.items() if name != "made_at_s"}},
-    {"fact": {**FACT, "value": {"reason": 5}}},
+    {"fact": {**FACT, "value": None}},
     {"fact": {**FACT, "name": "support"}},
     {"fact": {**FACT, "name": {}}},
     {"something": 1},
@@ -222,8 +227,8 @@ def test_prune_takes_what_everything_given_applies_to(tmp_path: Path) -> None:
         fill(database, "bad", outcome=CRASH)
         database.record(replace(KEY, build="onnxruntime 1.30"), GOOD)
         database.record(replace(KEY, machine="01234567"), GOOD)
-        database.keep_fact({"reason": None}, fact="support", build="onnxruntime 1.30", target=KEY.target)
-        database.keep_fact({"x": 1}, fact="race-9", builds={"onnxruntime": "onnxruntime 1.30"}, machine="01234567")
+        database.keep_fact(SUPPORT, {"reason": None}, build="onnxruntime 1.30", target=KEY.target)
+        database.keep_fact(NOTE, {"x": 1}, builds={"onnxruntime": "onnxruntime 1.30"}, machine="01234567")
         set_row(path, "made_at_s = 5.0", f"digest = '{replace(KEY, kernel='old').digest}'")
         set_row(path, "origin = 'laptop-1'", f"digest = '{replace(KEY, kernel='new').digest}'")
 
@@ -260,7 +265,7 @@ def filled(tmp_path: Path) -> str:
         fill(database, "k", "l")
         fill(database, "m", outcome=CRASH)
         database.keep_fact(
-            {"since_s": time.time(), "reason": "died"}, fact="quarantine", toolchain="fake", build="fake 1", machine="m"
+            QUARANTINED, QuarantinedBuild(time.time(), "died"), toolchain="fake", build="fake 1", machine="m"
         )
     return path
 

@@ -50,10 +50,10 @@ def test_what_another_integration_took_is_not_taken_for_this_ones(
             return overheads(*arguments)
 
         monkeypatch.setattr(measure_session, "overheads", counted)
-        measure_overheads(target, measure_session, database)
-        measure_overheads(target, measure_session, database)
+        measure_overheads(target, measure_session)
+        measure_overheads(target, measure_session)
         monkeypatch.setattr("collage.measure.worker_pool.revision_of", lambda toolchain: "another")
-        measure_overheads(target, measure_session, database)
+        measure_overheads(target, measure_session)
         build, ours = measure_session.availability(target).build, revision_of(toolchains.get("fake"))
     assert ours and measured == [f"{build}, integration {ours}", f"{build}, integration another"]
 
@@ -68,7 +68,7 @@ def test_lent_workers_outlive_the_session(tmp_path: Path) -> None:
     target = Target.parse("llvm -compiler=fake")
     with Database("sqlite:///:memory:") as database:
         with MeasureSession(toolchains, database, tmp_path, workers=lent) as measure_session:
-            measure_overheads(target, measure_session, database)
+            measure_overheads(target, measure_session)
         assert lent["fake"].alive
         lent["fake"].kill()
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
-
-from hypothesis import strategies as st
+from tests.unit.system.instances import instances as instances
 
 from collage.report import KernelRow, ModelFacts, Numerics, Ratio, Report, Row, SearchFacts, Times
 
@@ -35,36 +31,3 @@ def sample() -> Report:
         search=SearchFacts(candidates=9, keys=4, raced=True, wall_s=3.0),
         numerics=Numerics(True, 1e-6, 1e-6, 1e-4),
     )
-
-
-def _of(form: Any) -> st.SearchStrategy[Any]:
-    origin, arguments = get_origin(form), get_args(form)
-    if dataclasses.is_dataclass(form):
-        return instances(form)
-    if origin is Literal:
-        return st.sampled_from(arguments)
-    if origin is Union or type(form).__name__ == "UnionType":
-        (other,) = (each for each in arguments if each is not type(None))
-        return st.none() | _of(other)
-    if origin is tuple:
-        return st.lists(_of(arguments[0]), max_size=2).map(tuple)
-    if origin is Mapping:
-        free = st.recursive(st.none() | st.booleans() | st.integers(0, 9) | st.text(max_size=3), _nested, max_leaves=4)
-        return st.dictionaries(st.text(max_size=3), free if arguments[1] is Any else _of(arguments[1]), max_size=2)
-    simple: dict[Any, st.SearchStrategy[Any]] = {
-        float: st.floats(allow_nan=False, allow_infinity=False),
-        int: st.integers(-(2**62), 2**62),
-        bool: st.booleans(),
-        str: st.text(max_size=5),
-    }
-    return simple[form]
-
-
-def _nested(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.lists(leaves, max_size=2) | st.dictionaries(st.text(max_size=2), leaves, max_size=2)
-
-
-def instances(form: Any) -> st.SearchStrategy[Any]:
-    """Any values that the fields of a dataclass may have; the schema stays as it is."""
-    hints = {name: hint for name, hint in get_type_hints(form).items() if name != "schema"}
-    return st.builds(form, **{name: _of(hint) for name, hint in hints.items()})

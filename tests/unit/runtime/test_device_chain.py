@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collage._errors import Unsupported
 from collage.runtime import Executor, Step
 from collage.runtime._device_chain import DeviceChain, executor_of
 from collage.runtime._single_kernel import SingleKernelExecutor
@@ -59,6 +60,9 @@ class PretendedDevice:
 
     def evict(self, size_bytes: int) -> None:
         pass
+
+    def views(self, model: Any) -> Any:
+        raise Unsupported("it has none")
 
     def launch(self, work: Callable[[], np.ndarray[Any, Any]]) -> Resident:
         result = Resident(work())

@@ -17,7 +17,7 @@ import collage
 from collage._errors import ToolchainError
 from collage.testing import FakeToolchain, executable_of
 
-TARGETS = ["host", "onnxruntime", "openvino", "onednn"]
+TARGETS = ["host", "onnxruntime", "openvino"]
 
 
 def model(body: str) -> onnx.ModelProto:

@@ -78,10 +78,20 @@ def fake_weights(w: Any, axis: int) -> Any:
     return np.moveaxis((np.rint(rows / scales) * scales).reshape(np.moveaxis(w, axis, 0).shape), 0, axis)
 
 
+@pytest.fixture
+def has_vnni(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have weights keep eight bits on every machine."""
+    from collage.toolchains.sdk import int8_model
+
+    machine = dataclasses.replace(int8_model.this_machine(), flags=("ssse3", "avx512_vnni"))
+    monkeypatch.setattr(int8_model, "this_machine", lambda: machine)
+
+
 PERCEPTRON = "(float[5,16] x) => (float[5,6] y) {a = Gemm (x, w, b) r = Relu (a) y = Gemm <transB = 1> (r, v, c)}"
 PERCEPTRON_WEIGHTS = {"w": numbers(16, 8), "b": numbers(8, seed=1), "v": numbers(6, 8, seed=2), "c": numbers(6, seed=3)}
 
 
+@pytest.mark.usefixtures("has_vnni")
 @STYLES
 def test_the_answer_is_that_of_rounded_values_and_weights(style: Int8Style, tmp_path: Path) -> None:
     x, (w, b, v, c) = numbers(5, 16, seed=4), PERCEPTRON_WEIGHTS.values()
@@ -96,6 +106,7 @@ def test_the_answer_is_that_of_rounded_values_and_weights(style: Int8Style, tmp_
     assert 0 < np.abs(y - exact).max() < 3e-2 * np.abs(exact).max()
 
 
+@pytest.mark.usefixtures("has_vnni")
 def test_a_library_makes_the_same_numbers(tmp_path: Path) -> None:
     from onnxruntime.quantization import QuantType
     from onnxruntime.quantization.calibrate import TensorData

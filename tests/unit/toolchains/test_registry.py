@@ -204,5 +204,27 @@ def test_what_was_probably_meant_is_said(text: str, said: str) -> None:
     assert said in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "extra"),
+    [
+        ("iree", "iree"),
+        ("llvm -compiler=iree -threads=1", "iree"),
+        ("cudnn", "cuda"),
+        ("cuda:good", "cuda"),
+        ("cuda -compiler=good", "cuda"),
+    ],
+)
+def test_a_toolchain_of_a_package_that_is_absent_is_named_with_its_extra(text: str, extra: str) -> None:
+    with pytest.raises(TargetError, match=rf"pip install 'collage\[{extra}\]'"):
+        Registry([point("Good")]).parse_target(text)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_of_two_toolchains_with_one_name_that_of_another_package_counts(ends: bool) -> None:
+    own = EntryPoint("good", "collage.testing:FakeToolchain", "collage.toolchains")
+    toolchains = Registry([own, point("Good")][:: -1 if ends else 1])
+    assert toolchains.factory("good")[0] == f"{__name__}:Good"
+
+
 def test_the_contract_is_the_protocol() -> None:
     assert isinstance(Good(), Toolchain)

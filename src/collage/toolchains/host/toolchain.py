@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collage.target import Target
     from collage.toolchains._contract import Kernel, Tensor
     from collage.toolchains._device import Device, DeviceKernel
-    from collage.toolchains.torch.cuda_support import TorchDevice
 
 __all__ = ["HostToolchain"]
 
@@ -37,6 +36,7 @@ class HostToolchain(ToolchainBase):
     name = "host"
     targets = ("llvm -compiler=host",)
     reads_contributed = True
+    checks_indices_on = ("llvm",)
     options = {}
     optimises_whole_graphs = False
 
@@ -137,10 +137,10 @@ class _ViewKernel:
 
     def moved_to(self, device: Device) -> DeviceKernel | None:
         """The same on a device between whose kernels it stands; None if it cannot be there."""
-        from collage.toolchains.torch.cuda_support import TorchDevice
+        import onnx_ir as ir
 
         try:
-            return _placed_views(self._path, device) if isinstance(device, TorchDevice) else None
+            return device.views(ir.load(self._path))
         except Unsupported:
             return None
 
@@ -149,18 +149,6 @@ class _ViewKernel:
         for view, source in self._steps:
             values.append(view(values[source]))
         return [values[slot] for slot in self._outputs]
-
-
-def _placed_views(path: Path, device: TorchDevice) -> DeviceKernel:
-    """The same views of tensors on a device, through torch's calls for them."""
-    import onnx_ir as ir
-
-    from collage.toolchains.torch.cuda_support import CudaKernel
-    from collage.toolchains.torch.ops import Program
-
-    program = Program(ir.load(path))
-    program.place(device.name)
-    return CudaKernel(lambda *inputs: [y.contiguous() for y in program(*inputs)], device)
 
 
 def _views(graph: ir.Graph) -> Sequence[tuple[ir.Node, View]] | None:

@@ -14,17 +14,15 @@ import os
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collage._errors import CompileError, TargetError, Unsupported
+from collage._errors import CompileError, Unsupported
 from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import IN_FLOATS, Availability, Compiled, Layout, LoadOptions
-from collage.toolchains.onnxruntime import cuda as onnxruntime_cuda
 from collage.toolchains.onnxruntime.precisions import REDUCED, UNWANTED_OPTIMISERS
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command
 from collage.toolchains.sdk.in_place import InPlaceKernelBase, layouts_of
@@ -37,7 +35,6 @@ from collage.toolchains.sdk.model_files import (
 )
 from collage.toolchains.sdk.profiler_names import BODY, tokenised, tokens_in
 from collage.toolchains.sdk.thread_affinity import HelperThreads, started_meanwhile
-from collage.toolchains.torch import cuda_support
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -48,11 +45,8 @@ if TYPE_CHECKING:
 __all__ = ["OnnxRuntimeToolchain", "from_ort", "narrow_type", "to_ort"]
 
 _LEVELS = {"0": "ORT_DISABLE_ALL", "1": "ORT_ENABLE_BASIC", "2": "ORT_ENABLE_EXTENDED", "3": "ORT_ENABLE_ALL"}
-_OPTIONS: dict[str, OptionValues] = {
-    "llvm": {"threads": None, "precision": ("f32", *REDUCED), "exempt": None, "opt-level": tuple(_LEVELS)},
-    "cuda": onnxruntime_cuda.OPTIONS,
-}
-_PROVIDERS = {"llvm": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_OPTIONS: OptionValues = {"threads": None, "precision": ("f32", *REDUCED), "exempt": None, "opt-level": tuple(_LEVELS)}
+_PROVIDER = "CPUExecutionProvider"
 _NUMPY_TYPES = frozenset(
     ("bool", "float16", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))
 )
@@ -66,16 +60,18 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 class OnnxRuntimeToolchain(ToolchainBase):
-    """Compiles and runs kernels with ONNX Runtime (CPU and CUDA execution providers)."""
+    """Compiles and runs kernels with ONNX Runtime's execution provider for processors."""
 
     name = "onnxruntime"
-    targets = ("llvm -compiler=onnxruntime", "cuda -compiler=onnxruntime")
+    targets: tuple[str, ...] = ("llvm -compiler=onnxruntime",)
     reads_contributed = True
+    # On CUDA, Gather returns zeros for an index beyond its table.
+    checks_indices_on = ("llvm",)
     options = {
         "threads": "number of threads within an operator (default: one for each physical core)",
         "precision": "f32; int8: calibrated 8-bit integers in convolutions, matrix products and operators between them; "
         "int8-dynamic: matrix products in 8-bit integers, no calibration; w8 or w4: weights of matrix products of few rows "
-        "in 8 or 4 bits (default f32); on CUDA f32, tf32 or f16",
+        "in 8 or 4 bits (default f32)",
         "exempt": "with int8: number of the model's most sensitive parts that stay in float32; set by the search",
         "opt-level": "0 as written, 1 basic, 2 extended, 3 all graph optimisations (default 3)",
     }
@@ -88,33 +84,18 @@ class OnnxRuntimeToolchain(ToolchainBase):
             return Availability(False, reason=reason, remedy=remedy)
         import onnxruntime as ort
 
-        found = ort.get_available_providers()
-        devices = tuple(provider for provider in _PROVIDERS.values() if provider in found)
         build = f"onnxruntime {ort.__version__}, {ort.get_build_info()}"
         # Elsewhere 8-bit products are no faster than f32 ones.
         precisions = REDUCED if this_machine().multiplies_bytes_at_once else ()
-        return Availability(True, ort.__version__, build, devices, precisions=precisions)
-
-    def availability_of(self, target: Target) -> Availability:
-        """Return the availability; on CUDA it depends on the device, and on a build that has the provider."""
-        found = self.availability()
-        return onnxruntime_cuda.availability(found.version, found.build) if target.kind == "cuda" else found
-
-    def ran_on(self, target: Target) -> str | None:
-        """Return the hardware on which the tests of a target's kind have passed."""
-        return (
-            cuda_support.ran_on(str(replace(target, options=()))) if target.kind == "cuda" else super().ran_on(target)
-        )
+        return Availability(True, ort.__version__, build, (_PROVIDER,), precisions=precisions)
 
     def option_values(self, target: Target) -> OptionValues:
         """Return the values that each option takes."""
-        return _OPTIONS[target.kind]
+        return _OPTIONS
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Write the kernel, and have ONNX Runtime resolve every operator of it, without optimising."""
-        if target.kind == "cuda":
-            return onnxruntime_cuda.compile_kernel(kernel, target, workspace, self.availability_of(target))
-        _check(target)
+        check_options(target, _OPTIONS)
         from collage.toolchains.onnxruntime.reduced import save_reduced  # late: it reads models
 
         in_floats: list[int] = []
@@ -135,9 +116,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Make a session."""
-        if target.kind == "cuda":
-            return onnxruntime_cuda.load_kernel(compiled, target, workspace)
-        _check(target)
+        check_options(target, _OPTIONS)
         with started_meanwhile() as started:
             session = _shared_session(workspace, compiled.metadata["model"], target, options)
         # Those that it starts with its vendor's defaults know their places.
@@ -153,10 +132,8 @@ class OnnxRuntimeToolchain(ToolchainBase):
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
     ) -> Mapping[str, float]:
-        """Seconds per node, from ONNX Runtime's own profiler. None on a device, where it reports launches and not runs."""
-        if target.kind == "cuda":
-            return {}
-        _check(target)
+        """Seconds per node, from ONNX Runtime's own profiler."""
+        check_options(target, _OPTIONS)
         with tokenised(workspace / compiled.metadata["model"]) as copy:
             events = _trace(copy.path, target, inputs, repeats + 1)
         samples: dict[int, list[float]] = defaultdict(list)
@@ -368,10 +345,6 @@ def _numpy_name(name: str) -> str | None:
     return {"float": "float32", "double": "float64"}.get(inner, inner if inner in _NUMPY_TYPES else None)
 
 
-def _check(target: Target) -> None:
-    check_options(target, _OPTIONS[target.kind])
-
-
 def _level(number: str) -> Any:
     import onnxruntime as ort
 
@@ -408,13 +381,10 @@ def _session(path: Path, target: Target, options: Any) -> Any:
     import onnxruntime as ort
     from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
-    provider = _PROVIDERS[target.kind]
-    if provider not in ort.get_available_providers():
-        raise TargetError(f"target {str(target)!r}: this build of onnxruntime has no {provider}")
     refusals = (errors.NotImplemented, errors.InvalidGraph, errors.InvalidArgument, errors.Fail)
     try:
         unwanted = UNWANTED_OPTIMISERS if target.option("precision") == "int8" else []
-        session = ort.InferenceSession(path, options, providers=[provider], disabled_optimizers=unwanted)
+        session = ort.InferenceSession(path, options, providers=[_PROVIDER], disabled_optimizers=unwanted)
     except refusals as error:
         raise Unsupported(f"onnxruntime: {one_line(error)}") from error
     except Exception as error:

@@ -1,6 +1,6 @@
-"""Helpers that several toolchains share: files of kernels, threads, memory, names in profiles, devices.
+"""Helpers that toolchains share, for those of third parties too: files of kernels, imports, threads, memory, coarser types.
 
-``collage.toolchains`` offers the parts of it that third parties may use.
+Import from its modules. What most toolchains need of them, ``collage.toolchains`` offers too.
 """
 
 __all__: list[str] = []

@@ -14,8 +14,6 @@ from collage._errors import CompileError, Unsupported
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import TUNED, Availability, Compiled, LoadOptions, Support, TuningSession
 from collage.toolchains.sdk.model_files import check_options, kernel_name, load_threads, one_line, usable_cores
-from collage.toolchains.torch import cuda_support
-from collage.toolchains.tvm import cuda as tvm_cuda
 from collage.toolchains.tvm.kernels import (
     LEVELS,
     MachineKernel,
@@ -23,7 +21,6 @@ from collage.toolchains.tvm.kernels import (
     build_library,
     context,
     import_kernel,
-    link,
     machine_facts,
     tvm_availability,
     tvm_target,
@@ -39,23 +36,19 @@ if TYPE_CHECKING:
 
 __all__ = ["TvmToolchain"]
 
-_OPTIONS: dict[str, OptionValues] = {
-    "llvm": {"threads": None, "opt-level": LEVELS, "trials": None, "seed": None},
-    "cuda": {"opt-level": LEVELS, "arch": ()},
-}
+_OPTIONS: OptionValues = {"threads": None, "opt-level": LEVELS, "trials": None, "seed": None}
 
 
 class TvmToolchain(ToolchainBase):
-    """Compiles kernels with TVM's own code generators for the CPU and for CUDA."""
+    """Compiles kernels with TVM's own code generator for the CPU."""
 
     name = "tvm"
-    targets = ("llvm", "cuda")
+    targets: tuple[str, ...] = ("llvm",)
     options = {
         "threads": "number of threads (default: one for each physical core); one number for the whole process",
         "opt-level": "0 to 3: TVM's own optimisation level (default 3)",
         "trials": "schedules that tuning measures for each loop nest; such targets come from --tune",
         "seed": "decides which schedules tuning tries",
-        "arch": "on CUDA: the architecture to compile for, such as sm_90 (default: the device's)",
     }
     optimises_whole_graphs = False
 
@@ -63,28 +56,13 @@ class TvmToolchain(ToolchainBase):
         """Version of the wheel, whether there is a linker, and whether TVM can be imported."""
         return tvm_availability()
 
-    def availability_of(self, target: Target) -> Availability:
-        """Return the availability; on CUDA it depends on the device and a compiler for it."""
-        found = self.availability()
-        return tvm_cuda.availability(found) if target.kind == "cuda" else found
-
     def loading_availability_of(self, target: Target) -> Availability:
         """The runtime of compiled kernels on the processor, which needs no compiler."""
-        return self.availability_of(target) if target.kind == "cuda" else loading_availability()
-
-    def ran_on(self, target: Target) -> str | None:
-        """Return the machines on which its tests have passed."""
-        return cuda_support.ran_on(target.kind) if target.kind == "cuda" else super().ran_on(target)
+        return loading_availability()
 
     def option_values(self, target: Target) -> OptionValues:
-        """Return the values that each option takes.
-
-        Raises:
-            TargetError: The architecture is none.
-        """
-        if target.kind == "cuda":
-            tvm_cuda.check_arch(target)
-        return _OPTIONS[target.kind]
+        """Return the values that each option takes."""
+        return _OPTIONS
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Worth trying, unless a type speaks against it."""
@@ -92,42 +70,32 @@ class TvmToolchain(ToolchainBase):
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Import, fuse, schedule and generate code, and link a shared library."""
-        _check(target)
+        check_options(target, _OPTIONS)
         name = kernel_name(kernel)
         records = _records(kernel, target)
         module = import_kernel(kernel, workspace)
         # By target, since a process that has loaded a library gets the same one again under the same name.
         options = "".join(f".{option}={value}" for option, value in target.options)
-        if target.kind == "cuda":
-            library = workspace / f"{name}.cuda{options}.so"
-            built, lent = tvm_cuda.generate(module, target)
-            link(built, library)
-            files: tuple[str, ...] = (library.name,)
-        else:
-            library = workspace / f"{name}{options}.so"
-            lent = build_library(module, target, library, records)
-            files = (library.name, add_threads(workspace))
+        library = workspace / f"{name}{options}.so"
+        lent = build_library(module, target, library, records)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
         facts = machine_facts(kernel.graph, lent)
+        files = (library.name, add_threads(workspace))
         return Compiled(self.name, str(target), files, inputs, outputs, metadata=facts)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Load the library into a virtual machine of Relax."""
-        _check(target)
-        if target.kind == "cuda":
-            return tvm_cuda.load(workspace / compiled.files[0], compiled)
+        check_options(target, _OPTIONS)
         return MachineKernel(workspace, compiled, load_threads(target, options) or usable_cores(), options.exclusive)
 
     def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
-        """Its loop nests with a reduction, whose tiles are guessed unless they are tuned; none on CUDA."""
-        if target.kind == "cuda":
-            return ()
+        """Its loop nests with a reduction, whose tiles are guessed unless they are tuned."""
         return tuple(_tunable(kernel, target, workspace))
 
     def tune(self, kernel: ir.Model, target: Target, workspace: Path, session: TuningSession) -> Mapping[str, str]:
         """Measures schedules of every loop nest that is not known, within equal parts of the time."""
-        _check(target)
+        check_options(target, self.option_values(target))
         from collage.toolchains.tvm.metaschedule import tune_all, use_tvm_threads
 
         with session.building():
@@ -135,12 +103,6 @@ class TvmToolchain(ToolchainBase):
         use_tvm_threads(load_threads(target, LoadOptions(session.threads)) or usable_cores())
         trials, seed = int(target.option("trials") or "1"), int(target.option("seed") or "0")
         return tune_all(tunable, tvm_target(target), trials, seed, session)
-
-
-def _check(target: Target) -> None:
-    if target.kind == "cuda":
-        tvm_cuda.check_arch(target)
-    check_options(target, _OPTIONS[target.kind])
 
 
 def _records(kernel: ir.Model, target: Target) -> Mapping[str, str]:

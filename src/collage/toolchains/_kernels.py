@@ -1,0 +1,116 @@
+"""Kernels through a toolchain: compiled, loaded and profiled, with indices checked for toolchains that do not check them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from collage._errors import Unsupported
+from collage.toolchains._checked_kernel import INDEX_CHECKS, checked_kernel, unchecked
+from collage.toolchains._contract import IN_FLOATS, Compiled, Profiler, Support
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import onnx_ir as ir
+
+    from collage.target import Target
+    from collage.toolchains._contract import Kernel, LoadOptions, Tensor, Toolchain
+
+__all__ = ["compile_for", "kernel_for", "load_for", "profile_for", "support_for", "written_out"]
+
+
+def compile_for(toolchain: Toolchain, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
+    """Compile a kernel with a toolchain. It is written in ONNX's own operators first if the toolchain reads no others.
+
+    Raises:
+        Unsupported: The toolchain cannot take it.
+        CompileError: It failed.
+    """
+    if not _reads_contributed(toolchain):
+        return _compile(toolchain, written_out(kernel), target, workspace)
+    try:
+        return _compile(toolchain, kernel, target, workspace)
+    except Unsupported:
+        standard = written_out(kernel)
+        if standard is kernel:
+            raise
+        return _compile(toolchain, standard, target, workspace)
+
+
+def _compile(toolchain: Toolchain, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
+    if _checks_indices(toolchain, target):
+        return toolchain.compile(kernel, target, workspace)
+    # Late: it imports onnx_ir, which loading a kernel does not need.
+    from collage.toolchains._index_checks import with_index_checks
+
+    checked = with_index_checks(kernel)
+    compiled = toolchain.compile(checked.model, target, workspace)
+    if not checked.checks:
+        return compiled
+    entry = {"checks": [check.as_json() for check in checked.checks], "outputs": list(checked.outputs)}
+    metadata: dict[str, Any] = {**compiled.metadata, INDEX_CHECKS: entry}
+    if IN_FLOATS in metadata:
+        metadata[IN_FLOATS] = [i - bisect_left(checked.added, i) for i in metadata[IN_FLOATS]]
+    outputs = compiled.outputs[: len(compiled.outputs) - len(checked.outputs)]
+    return replace(compiled, outputs=outputs, metadata=metadata)
+
+
+def load_for(toolchain: Toolchain, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
+    """Load what ``compile_for`` made."""
+    return checked_kernel(toolchain.load(unchecked(compiled), target, workspace, options), compiled)
+
+
+def profile_for(
+    toolchain: Profiler, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
+) -> Mapping[str, float]:
+    """Return the seconds of each node of a kernel that ``compile_for`` made."""
+    return toolchain.profile(unchecked(compiled), target, workspace, inputs, repeats)
+
+
+def kernel_for(toolchain: Toolchain, kernel: ir.Model, target: Target) -> ir.Model:
+    """Return a kernel as a toolchain reads it."""
+    standard = kernel if _reads_contributed(toolchain) else written_out(kernel)
+    if _checks_indices(toolchain, target):
+        return standard
+    from collage.toolchains._index_checks import with_index_checks
+
+    return with_index_checks(standard).model
+
+
+def support_for(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:
+    """Return if a toolchain takes an operator, as it stands or as several of ONNX's own. Never raises."""
+    if not _checks_indices(toolchain, target):
+        from collage.toolchains._index_checks import refusal
+
+        if (reason := refusal(node)) is not None:
+            return Support(False, reason)
+    support = toolchain.supports(node, target)
+    if support.ok:
+        return support
+    from collage.transform import in_standard_operators
+
+    inner = [toolchain.supports(each, target) for each in in_standard_operators(node)]
+    return next((each for each in inner if not each.ok), Support(True)) if inner else support
+
+
+def _reads_contributed(toolchain: Toolchain) -> bool:
+    return bool(getattr(toolchain, "reads_contributed", False))
+
+
+def _checks_indices(toolchain: Toolchain, target: Target) -> bool:
+    return target.kind in getattr(toolchain, "checks_indices_on", ())
+
+
+def written_out(kernel: ir.Model) -> ir.Model:
+    """Return a kernel in ONNX's own operators, as far as they can express it; the kernel itself if it has no others."""
+    from collage.frontend import has_contrib_ops
+
+    if not has_contrib_ops(kernel):
+        return kernel
+    from collage.transform import ExpandContributed, InferType, PassContext, Sequential
+
+    with PassContext(opt_level=0):
+        return Sequential([ExpandContributed(), InferType()])(kernel)
