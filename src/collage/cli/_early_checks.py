@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from collage._errors import ModelError, UsageError
 from collage.file_kinds import is_address, way_out
+from collage.options import CompileOptions
 from collage.target import check_head
 
-__all__ = ["check_model_file", "check_name", "check_target_names", "target_names"]
+__all__ = ["check_model_file", "check_name", "check_target_names", "notes_on"]
 
 _OTHER_ARCHIVES = (".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 _PYTORCH = (".pt", ".pt2", ".pth", ".ckpt")
@@ -36,11 +38,24 @@ def check_name(output: Path) -> None:
         raise UsageError(f"-o {output}: an artefact is a folder or a .zip, not {output.suffix}", hint="-o model.zip")
 
 
-def target_names() -> list[str]:
-    """Return the names of all toolchains, without importing any."""
-    from importlib.metadata import entry_points  # Late: most errors need none of it.
-
-    return sorted({point.name for point in entry_points(group="collage.toolchains")})
+def notes_on(options: CompileOptions) -> list[str]:
+    """Return sentences on options that do something else than most people expect, before minutes are spent."""
+    notes = []
+    cores = len(os.sched_getaffinity(0))
+    if options.threads > cores:
+        notes.append(f"--threads {options.threads} on {cores} processors: kernels wait for each other")
+    if options.data is not None and not options.allows_reduced:
+        notes.append(
+            "--data decides nothing without a limit such as --max-drop 1%; its first sample is used for timing"
+        )
+    if options.max_drop is not None:
+        name = options.metric or "the metric (top1 if samples have labels)"
+        notes.append(f"limit: {name} may drop by at most {options.max_drop:.2%} (--max-drop)")
+    if options.accuracy_budget is not None:
+        notes.append(
+            f"limit: errors of at most {options.accuracy_budget:.2%} of the largest output (--accuracy-budget)"
+        )
+    return notes
 
 
 def check_target_names(targets: Iterable[str]) -> None:

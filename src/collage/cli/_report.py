@@ -95,10 +95,16 @@ def _most_telling(report: Report) -> tuple[list[int], list[str]]:
 
 def _front(points: Sequence[Mapping[str, Any]]) -> Any:
     rows = [
-        (f"{p['budget']:.0e}" if p["budget"] else "exact", f"{p['error']:.1e}", f"{p['time_ms']:.3f}", p["plan"])
+        (
+            f"{p['budget']:.0e}" if p["budget"] else "exact",
+            f"{p['error']:.1e}",
+            f"{p['time_ms']:.3f}",
+            p["plan"],
+            f"--accuracy-budget {p['budget']:g}" if p["budget"] else "(no option)",
+        )
         for p in points
     ]
-    return _table("time against error", ("budget", "largest error", "ms", "kernels"), rows, right=(1, 2))
+    return _table("time against error", ("budget", "largest error", "ms", "kernels", "to get it"), rows, right=(1, 2))
 
 
 def _summary(report: Report) -> list[str]:
