@@ -72,7 +72,7 @@ try-dist:  ## the wheel with its extra `cpu` in a clean environment: the quick s
 bench: $(VENV)/dev.stamp  ## us against every single toolchain; MODELS=a,b picks some
 	$(BIN)/python -m benchmarks.bench $(if $(MODELS),--models $(MODELS))
 
-# On a machine with a device, PYTHON_GPU is one with a CUDA build of torch and what Collage needs; see docs/cuda.md.
+# On a machine with a device, PYTHON_GPU is one with a CUDA build of torch and what Collage needs; see packages/collage-cuda/README.md.
 PYTHON_GPU ?= $(BIN)/python
 EMPTY :=
 SOURCES := $(subst $(EMPTY) ,:,src . $(addsuffix /src,$(PACKAGES)))
