@@ -1,4 +1,4 @@
-"""Indices of a kernel that must be checked when it runs, and the kernel that makes this possible.
+"""Checks of the indices of a kernel, and the kernel that makes them possible.
 
 ONNX demands an error where an index is beyond its tensor. Most toolchains read and write wherever it points. So for each operator
 that takes indices:
