@@ -44,11 +44,16 @@ class ImageFolder:
         digest: Changes when they do.
 
     Raises:
-        UsageError: The model does not take images, or Pillow is not installed.
+        UsageError: There are no images, the model does not take them, or Pillow is not installed.
     """
 
     def __init__(self, path: Path, specs: Sequence[TensorSpec]) -> None:
         self.files = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+        if not self.files:
+            raise UsageError(
+                f"{path} holds neither .npz files nor images",
+                hint="write one .npz file for each sample, with arrays named as the inputs",
+            )
         names = sorted({p.parent.name for p in self.files if p.parent != path})
         numbers = {name: int(name) if all(n.isdecimal() for n in names) else place for place, name in enumerate(names)}
         self._labels = [numbers.get(p.parent.name) if p.parent != path else None for p in self.files]

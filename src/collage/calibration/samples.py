@@ -218,11 +218,6 @@ def _of_folder(path: Path, model: ir.Model) -> CalibrationData:
 
 def _of_images(path: Path, model: ir.Model) -> CalibrationData:
     folder = ImageFolder(path, describe_inputs(model))
-    if not folder.files:
-        raise UsageError(
-            f"{path} holds neither .npz files nor images",
-            hint="write one .npz file for each sample, with arrays named as the inputs",
-        )
 
     def read(index: int) -> Sample:
         return _sample(model, folder.arrays(index), str(folder.files[index]))
