@@ -58,10 +58,21 @@ lint: $(VENV)/dev.stamp
 docs: $(VENV)/docs.stamp  ## the site, in .cache/site; any warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+dist:  ## the distributions, in .cache/dist: source and wheel of the whole, wheel of the runtime
+	rm -rf .cache/dist && $(PYTHON) -m venv .cache/build
+	.cache/build/bin/pip install -q --disable-pip-version-check build
+	.cache/build/bin/python -m build -o .cache/dist .
+	for folder in packaging/runtime $(PACKAGES); do .cache/build/bin/python -m build --wheel -o .cache/dist $$folder || exit 1; done
+
+try-dist:  ## the wheel with its extra `cpu` in a clean environment: the quick start of the README
+	rm -rf .cache/clean && $(PYTHON) -m venv .cache/clean
+	.cache/clean/bin/pip install -q --disable-pip-version-check "$$(ls $(CURDIR)/.cache/dist/collage_compiler-*.whl)[cpu]"
+	cd .cache/clean && bin/python $(CURDIR)/tools/quick_start.py
+
 bench: $(VENV)/dev.stamp  ## us against every single toolchain; MODELS=a,b picks some
 	$(BIN)/python -m benchmarks.bench $(if $(MODELS),--models $(MODELS))
 
-# On a machine with a device, PYTHON_GPU is one with a CUDA build of torch and what Collage needs; see docs/cuda.md.
+# On a machine with a device, PYTHON_GPU is one with a CUDA build of torch and what Collage needs; see packages/collage-cuda/README.md.
 PYTHON_GPU ?= $(BIN)/python
 EMPTY :=
 SOURCES := $(subst $(EMPTY) ,:,src . $(addsuffix /src,$(PACKAGES)))

@@ -126,9 +126,9 @@ def line(row: Mapping[str, Any]) -> str:
         return f"{row['model']:17} {'':>8}  ratio {ratio}  {times}"
     report = row["report"]
     greedy = "".join(
-        f"  {f['name']} {f['measured_us']['median'] / 1e3:.2f}"
-        for f in report["finalists"]
-        if f["name"].startswith("partition_for") and f["measured_us"]
+        f"  {r['name']} {r['measured_us']['median'] / 1e3:.2f}"
+        for r in report["rows"]
+        if r["name"].startswith("partition_for") and r["measured_us"]
     )
     targets = Counter(kernel["target"] for kernel in report["kernels"])
     kernels = ", ".join(f"{count} {target}" for target, count in sorted(targets.items()))

@@ -11,13 +11,16 @@ from typing import Any
 import typer
 
 from collage.cli._app import app
+from collage.options import EXPERTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 HEAD = """# Command line
 
 <!-- Written by `python tools/cli_reference.py`. Do not edit. -->
 
-Every command has `--help`. All that report something have `--json`, which prints one document with a `schema` number.
+Every command has `-h` or `--help`, with examples. All that report something have `--json`: one document with a `schema` number.
+Options for experts are in `collage compile --help` only.
+All that measure take `--db URL`, the timing database: a file or an SQLAlchemy URL.
 [Compiling](../compiling.md#exit-codes) lists the exit codes.
 """
 
@@ -40,25 +43,36 @@ def _sections(command: Any, name: str, parent: Any) -> Iterator[str]:
         yield f"## `{name}`\n"
     if command.help:
         yield _described(inspect.cleandoc(command.help))
-    yield f"```text\n{' '.join([name, *command.collect_usage_pieces(context)])}\n```\n"
     yield from _table(command, context)
     for own, sub_command in getattr(command, "commands", {}).items():
         yield from _sections(sub_command, f"{name} {own}", context)
 
 
 def _described(text: str) -> str:
-    """Return a help text as Markdown: lines that begin with a command become one code block."""
-    prose, examples = [], []
+    """Return a help text as Markdown, without its examples."""
+    prose = []
     for paragraph in re.split(r"\n\s*\n", text):
         is_example = re.match(r"\s*(?:\S.*\| )?collage ", paragraph)
-        (examples if is_example else prose).append(inspect.cleandoc(paragraph))
-    body = "\n\n".join(" ".join(paragraph.split()) for paragraph in prose) + "\n"
-    return body + ("\n```sh\n" + "\n".join(examples) + "\n```\n" if examples else "")
+        if not is_example:
+            prose.append(inspect.cleandoc(paragraph))
+    body = (
+        "\n\n".join(
+            " ".join(p.split()).removesuffix("Examples:").removesuffix("Example:").strip() for p in prose
+        ).strip()
+        + "\n"
+    )
+    return body
 
 
 def _table(command: Any, context: Any) -> Iterator[str]:
     """Yield the rows of a table of arguments and options, save those for completion, which depend on the shell."""
-    shown = [each for each in command.get_params(context) if not each.name.endswith("_completion")]
+    shown = [
+        each
+        for each in command.get_params(context)
+        if not each.name.endswith("_completion")
+        and each.name not in ("help", "json", "db")
+        and getattr(each, "rich_help_panel", None) != EXPERTS
+    ]
     records = [record for each in shown if (record := each.get_help_record(context))]
     if not records:
         return
@@ -69,7 +83,9 @@ def _table(command: Any, context: Any) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return re.sub(r" May be repeated\.|; may be repeated| \[[\dx<=>]+\]", "", " ".join(text.split())).replace(
+        "|", "\\|"
+    )
 
 
 if __name__ == "__main__":

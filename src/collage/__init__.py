@@ -100,9 +100,11 @@ if not TYPE_CHECKING:  # A type checker that saw this function would take every 
         except ModuleNotFoundError as error:
             if not (error.name or "").startswith("collage."):
                 raise
+            from collage._distribution import RUNTIME_NAME, WHERE, install_command
+
             raise ImportError(
-                f"collage.{name} is not in collage-runtime, which only loads and runs; "
-                "pip uninstall collage-runtime, then pip install 'collage[cpu]'"
+                f"collage.{name} is not in {RUNTIME_NAME}, which only loads and runs; "
+                f"pip uninstall {RUNTIME_NAME}, then {install_command('cpu')}{WHERE}"
             ) from error
         return getattr(found, name) if name in _HOME else found
 

@@ -52,9 +52,17 @@ __all__ = [
 
 
 class CollageError(Exception):
-    """Base of all errors that Collage raises on purpose."""
+    """Base of all errors that Collage raises on purpose.
+
+    Args:
+        message: The fault.
+        hint: The way out. It is shown on a line of its own.
+    """
 
     exit_code: int = 1
+
+    def __init__(self, message: object = "", *, hint: str = "") -> None:
+        super().__init__(f"{message}\nhint: {hint}" if hint else message)
 
 
 class UsageError(CollageError):

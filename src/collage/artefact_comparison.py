@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
@@ -104,6 +104,17 @@ def _check_alike(one: Recipe, other: Recipe) -> None:
             raise UsageError(
                 f"the artefacts are not of one model: their {kind} are {'; '.join(ours)} and {'; '.join(theirs)}"
             )
+        for mine, other_port in zip(getattr(one, kind), getattr(other, kind), strict=True):
+            if not _may_be_equal(mine.shape, other_port.shape):
+                raise UsageError(f"the artefacts are not of one model: one has {mine}, the other {other_port}")
+
+
+def _may_be_equal(one: Sequence[Any] | None, other: Sequence[Any] | None) -> bool:
+    """Return True if two shapes have some lengths in common; symbolic ones are any."""
+    if one is None or other is None:
+        return True
+    pairs = list(zip(one, other, strict=False))
+    return len(one) == len(other) and all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
 
 
 def _version_changes(one: Recipe, other: Recipe) -> list[dict[str, Any]]:

@@ -8,14 +8,14 @@ import platform
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import CollageError, UsageError
-from collage.options import CompileOptions
+from collage.options import CompileOptions, compile_options
 from collage.system.machine import this_machine
 from collage.system.scratch import scratch
 from collage.target import HOST_TOOLCHAIN, NATIVE_TOOLCHAIN, Target, TargetLike
@@ -61,6 +61,7 @@ def _row(toolchain: Toolchain, toolchains: Registry) -> dict[str, Any]:
         "targets": list(toolchain.targets),
         "available": found.available,
         "version": found.version,
+        "default": bool(getattr(toolchain, "on_default_menu", True)),
         "devices": list(found.devices),
         "reason": found.reason,
         "remedy": found.remedy,
@@ -138,7 +139,7 @@ def inspect(
     targets: Iterable[TargetLike] | None = None,
     *,
     coverage: bool = False,
-    options: CompileOptions | None = None,
+    options: CompileOptions | Mapping[str, Any] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Return the contents of a model after preparation. With ``coverage``, add the operators that each target takes and refuses.
@@ -168,7 +169,7 @@ def inspect(
     from collage.transform import prepare
 
     toolchains = registry()
-    options = options or CompileOptions()
+    options = compile_options(options)
     menu = choose_menu(targets, toolchains)
     model = prepare(fix_lengths(read_model(path), options.fixed))
     misfit = shape_misfit(model)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import UsageError
 from collage.cost.objective import OBJECTIVES, Limit, read_limits
+from collage.option_texts import (
+    read_budget,
+    read_dims,
+    read_drop,
+    read_lengths,
+    read_penalties,
+    read_precision,
+    read_seconds,
+    read_share,
+)
+from collage.target import canonical
 
 if TYPE_CHECKING:
     from collage.device import DeviceRequests
@@ -16,17 +29,83 @@ if TYPE_CHECKING:
     from collage.fusion import FusionOptions
     from collage.plan_file import PlanFile
 
-__all__ = ["DEFAULT_STRATEGY", "SEARCHES", "CompileOptions"]
+__all__ = [
+    "BASIC",
+    "DEFAULT_DROP",
+    "DEFAULT_STRATEGY",
+    "DEVICES",
+    "EXPERTS",
+    "GROUPS",
+    "MACHINES",
+    "PRECISION",
+    "SEARCH",
+    "SEARCHES",
+    "CommandOption",
+    "CompileOptions",
+    "command_options",
+    "compile_options",
+]
 
 SEARCHES = ("fast", "proof", "exhaustive")
 """Kinds of search by thoroughness, see ``CompileOptions.search``."""
 
 DEFAULT_STRATEGY = "lazy"
 
+BASIC, PRECISION, SEARCH, DEVICES = "Options", "Precision", "Search", "Devices"
+MACHINES, EXPERTS = "Several machines", "Experts"
+GROUPS = (BASIC, PRECISION, SEARCH, DEVICES, MACHINES, EXPERTS)
+"""The groups of options in the help of ``collage compile``, in their order."""
+
+# The drop that MLPerf's closed division allows a quantised network, rounded to a whole percent of the original's answers.
+DEFAULT_DROP = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOption:
+    """A field of ``CompileOptions`` on the command line, in files, and as text in Python.
+
+    Attributes:
+        flag: Its name, such as ``--dim``.
+        help: A sentence for the help.
+        group: One of ``GROUPS``.
+        metavar: The form of its value.
+        kind: Its type, if that is not text: ``int`` or ``bool``.
+        choices: The texts that it can be; empty for all.
+        repeated: It may be given several times.
+        read: Turns its text, or its texts if it is repeated, into its value; None keeps them.
+    """
+
+    flag: str
+    help: str
+    group: str
+    metavar: str | None = None
+    kind: type = str
+    choices: Sequence[str] = ()
+    repeated: bool = False
+    read: Callable[[Any], Any] | None = None
+
+
+def option(default: Any, help: str, group: str, *, flag: str = "", kind: type = str, **more: Any) -> Any:
+    """Return a field of ``CompileOptions`` that is also an option of ``collage compile``. See ``CommandOption``."""
+    told = CommandOption(flag, help, group, kind=bool if isinstance(default, bool) else kind, **more)
+    metadata = {_KEY: told}
+    return (
+        field(default_factory=dict, metadata=metadata) if default is dict else field(default=default, metadata=metadata)
+    )
+
+
+_KEY = "command_option"
+
+
+def command_options() -> dict[str, CommandOption]:
+    """Return the options of ``collage compile`` that are fields of ``CompileOptions``, by field."""
+    told = {each.name: each.metadata[_KEY] for each in fields(CompileOptions) if _KEY in each.metadata}
+    return {name: replace(each, flag=each.flag or "--" + name.replace("_", "-")) for name, each in told.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """Options of ``compile``.
+    """Options of ``compile``. Values may be texts, as on the command line: ``time_budget_s="2m"``, ``max_drop="0.5%"``.
 
     Attributes:
         threads: Threads of each kernel. 0 means the default of each toolchain.
@@ -53,6 +132,8 @@ class CompileOptions:
             whose number is chosen too; ``memory``, the largest resident set; ``size``, the bytes of the artefact.
         limits: Limits that the result must satisfy, such as ``"p99<=20ms"`` or ``"rss<=400MB"``; see ``docs/objectives.md``.
         percentile: Percentile of a kernel's latencies that is its cost: 50, 10 or 90.
+        precision: ``int8`` admits 8-bit kernels. It needs samples in ``data``. Without another limit the metric may drop by
+            ``DEFAULT_DROP``.
         accuracy_budget: Largest end-to-end error that is acceptable, relative to an output's largest magnitude. It admits
             targets of reduced precision. None admits none.
         data: Samples of real inputs: a folder of ``.npz`` files, one ``.npz`` file with a leading axis of samples, or an
@@ -91,45 +172,179 @@ class CompileOptions:
         UsageError: A value is not valid, or two options exclude each other.
     """
 
-    threads: int = 0
-    db: str | None = None
-    dims: Lengths = field(default_factory=dict)
-    fixed: Mapping[str, int] = field(default_factory=dict)
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    time_budget_s: float | None = None
-    tune_s: float = 0.0
-    use_tuned: bool = True
-    search: str = "fast"
-    strategy: str = DEFAULT_STRATEGY
-    objective: str = "latency"
-    limits: Sequence[str | Limit] = ()
-    percentile: int = 50
-    accuracy_budget: float | None = None
-    data: Any = None
-    metric: str | None = None
-    max_drop: float | None = None
-    front: bool = False
-    measure_budget: int | None = None
-    remeasure: bool = False
+    threads: int = option(0, "Threads of each kernel; 0 is each toolchain's own default.", SEARCH, kind=int)
+    db: str | None = option(None, "Timing database: a file or an SQLAlchemy URL.", MACHINES, metavar="URL")
+    dims: Lengths = option(
+        dict,
+        "Representative length of a symbolic dimension, or several with weights.",
+        BASIC,
+        flag="--dim",
+        metavar="NAME=V[:W,V:W...]",
+        repeated=True,
+        read=read_lengths,
+    )
+    fixed: Mapping[str, int] = option(
+        dict,
+        "Fixed length of a symbolic dimension; often faster.",
+        BASIC,
+        flag="--fix",
+        metavar="NAME=V",
+        repeated=True,
+        read=partial(read_dims, option="--fix"),
+    )
+    inputs: Mapping[str, Any] = option(
+        dict,
+        "A real input, to measure and check on.",
+        SEARCH,
+        flag="--input",
+        metavar="NAME=FILE.npy",
+        repeated=True,
+    )
+    time_budget_s: float | None = option(
+        None,
+        "Total time of the compilation, e.g. 90s or 5m.",
+        BASIC,
+        flag="--time-budget",
+        metavar="TIME",
+        read=read_budget,
+    )
+    tune_s: float = option(
+        0.0,
+        "Time for tuning kernels, if a toolchain can tune and a gain is expected.",
+        SEARCH,
+        flag="--tune",
+        metavar="TIME",
+        read=read_seconds,
+    )
+    use_tuned: bool = option(True, "Use kernels that were tuned before.", EXPERTS, flag="--use-tuned/--no-tuned")
+    search: str = option(
+        "fast",
+        "fast; proof: until no other plan can be cheaper; exhaustive: measure every candidate.",
+        SEARCH,
+        choices=SEARCHES,
+    )
+    strategy: str = option(
+        DEFAULT_STRATEGY,
+        "Search strategy: lazy, exhaustive, evolutionary, wide, or one of an installed package.",
+        EXPERTS,
+        metavar="NAME",
+    )
+    objective: str = option("latency", "The figure to optimise.", BASIC, choices=OBJECTIVES)
+    limits: Sequence[str | Limit] = option(
+        (),
+        "A limit for the result: p99<=20ms, rss<=400MB, size<=10MB, throughput>=50/s.",
+        SEARCH,
+        flag="--limit",
+        metavar="Q<=V",
+        repeated=True,
+    )
+    percentile: int = option(
+        50,
+        "Percentile of a kernel's latencies that the search uses as its cost.",
+        EXPERTS,
+        choices=("10", "50", "90"),
+        read=int,
+    )
+    precision: str | None = option(
+        None,
+        f"Admit 8-bit kernels; needs --data. The metric may drop by {DEFAULT_DROP:.0%} if no limit is given.",
+        BASIC,
+        metavar="int8",
+        read=read_precision,
+    )
+    accuracy_budget: float | None = option(
+        None,
+        "Largest error of the whole model, relative to its outputs, e.g. 1% or 0.01.",
+        PRECISION,
+        metavar="ERROR",
+        read=partial(read_share, option="--accuracy-budget"),
+    )
+    data: Any = option(
+        None,
+        "Samples of real inputs, for calibration and for judging plans; a folder of images by label is one, too.",
+        BASIC,
+        metavar="FOLDER|FILE.npz",
+    )
+    metric: str | None = option(
+        None, "max-error, cosine, snr, top1, top5 or python:MODULE:FUNCTION.", PRECISION, metavar="M"
+    )
+    max_drop: float | None = option(
+        None, "Largest drop of the metric, e.g. 1% or 0.01; admits int8.", BASIC, metavar="DROP", read=read_drop
+    )
+    front: bool = option(False, "Show times and errors for several accuracy budgets.", PRECISION)
+    measure_budget: int | None = option(None, "Largest number of kernels to measure.", EXPERTS, kind=int)
+    remeasure: bool = option(False, "Ignore stored timings and measure again.", SEARCH)
     finalists: int = 4
     finals: bool = True
     min_gain: float = 0.02
     fusion: FusionOptions | None = None
-    launch_penalties_s: Mapping[str, float] = field(default_factory=dict)
+    launch_penalties_s: Mapping[str, float] = option(
+        dict,
+        "Microseconds that each kernel costs in addition to its own time. Default: measured.",
+        EXPERTS,
+        flag="--launch-penalty",
+        metavar="TOOLCHAIN=US",
+        repeated=True,
+        read=read_penalties,
+    )
     seed: int = 0
-    devices: str | Path | DeviceRequests | None = None
-    plan: str | Path | PlanFile | None = None
-    plan_out: str | Path | None = None
-    force: tuple[str, ...] = ()
-    forbid: tuple[str, ...] = ()
-    allow_host: bool = False
-    probe: str | None = None
-    baseline: str = "onnxruntime"
-    passes: str = "prepare"
+    devices: str | Path | DeviceRequests | None = option(None, "A plan of devices.", DEVICES, metavar="PLAN.toml")
+    plan: str | Path | PlanFile | None = option(None, "Build exactly this plan.", SEARCH, metavar="PLAN.json")
+    plan_out: str | Path | None = option(
+        None, "Write the plan of the result to this file.", SEARCH, metavar="PLAN.json"
+    )
+    force: tuple[str, ...] = option(
+        (),
+        "Only this target runs these operators: a name or type, with * and ?.",
+        SEARCH,
+        metavar="NODE:T",
+        repeated=True,
+    )
+    forbid: tuple[str, ...] = option(
+        (), "This target does not run these operators.", SEARCH, metavar="T:NODE", repeated=True
+    )
+    allow_host: bool = option(
+        False, "If no target runs any operator, run the model on the host, without optimisations.", DEVICES
+    )
+    probe: str | None = option(
+        None,
+        "'nan': take only plans that keep NaN among the inputs, as tables need.",
+        PRECISION,
+        metavar="KIND",
+    )
+    baseline: str = option(
+        "onnxruntime",
+        "Baseline of the reported gain: the original file on onnxruntime, another target, or none.",
+        SEARCH,
+        metavar="T",
+        read=canonical,
+    )
+    passes: str = option(
+        "prepare", "Passes that prepare the model. The default is `prepare`.", EXPERTS, metavar="A,B{k=v}"
+    )
 
     def __post_init__(self) -> None:
+        for name, told in command_options().items():
+            value = getattr(self, name)
+            is_text = isinstance(value, str) or (
+                isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
+            )
+            if is_text and told.repeated:
+                value = (value,) if isinstance(value, str) else tuple(value)
+            if is_text:
+                object.__setattr__(self, name, value if told.read is None else told.read(value))
+        self._check_precision()
+        if twice := sorted(set(self.dims) & set(self.fixed)):
+            raise UsageError(
+                f"dimension {twice[0]!r} is given twice: with --dim and with --fix",
+                hint="--fix for one length only, --dim for a typical one",
+            )
+        forbidden = [tuple(text.partition(":")[::2]) for text in self.forbid]
+        for text in self.force:
+            if tuple(text.rpartition(":")[::2]) in [(node, target) for target, node in forbidden]:
+                raise UsageError(f"{text!r} is forced and forbidden", hint="leave out --force or --forbid")
         if self.dims:
-            # Here, as whoever loads artefacts makes options too, and needs no front door.
+            # Late, since programs that only load artefacts make options too, and need no front door.
             from collage.frontend import shape_profiles
 
             shape_profiles(self.dims)  # Says what is wrong with them.
@@ -162,6 +377,18 @@ class CompileOptions:
         if self.max_drop is not None and not 0 <= self.max_drop < 1:
             raise UsageError(f"largest drop {self.max_drop:g}: write a share, such as 0.01 for one percent")
 
+    def _check_precision(self) -> None:
+        """Check what is said about reduced precision, and fill in the default limit of ``precision``."""
+        if self.precision is not None and not self.allows_reduced:
+            if self.data is None:
+                raise UsageError(
+                    "--precision int8 needs samples of real inputs, to calibrate and to judge",
+                    hint="--data FOLDER with .npz files or images; --accuracy-budget 1% judges made-up inputs instead",
+                )
+            object.__setattr__(self, "max_drop", DEFAULT_DROP)
+        if self.metric is not None and not self.allows_reduced:
+            raise UsageError(f"metric {self.metric} decides nothing without a limit", hint="add --max-drop 1%")
+
     @property
     def bounds(self) -> tuple[Limit, ...]:
         """The limits, read."""
@@ -186,3 +413,26 @@ class CompileOptions:
     def proves(self) -> bool:
         """True if a search goes on until no other plan can cost less."""
         return self.search != "fast"
+
+
+def compile_options(
+    options: CompileOptions | Mapping[str, Any] | None = None, more: Mapping[str, Any] | None = None
+) -> CompileOptions:
+    """Return options from whatever callers may give: options, their fields in a mapping, or single fields.
+
+    Raises:
+        UsageError: A name is not an option, or a value is not valid.
+    """
+    if not isinstance(options, CompileOptions | Mapping | None):
+        raise UsageError(f"options are a collage.CompileOptions or a dict, not {options!r}")
+    given, more = dict(options) if isinstance(options, Mapping) else {}, more or {}
+    known = [each.name for each in fields(CompileOptions)]
+    for name in (*given, *more):
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            raise UsageError(
+                f"{name!r} is not an option of compile",
+                hint=f"did you mean {near[0]!r}?" if near else f"options are {', '.join(known)}",
+            )
+    base = options if isinstance(options, CompileOptions) else CompileOptions(**given)
+    return replace(base, **more) if more else base

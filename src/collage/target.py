@@ -33,6 +33,8 @@ __all__ = [
     "FusionRuleLike",
     "Target",
     "TargetLike",
+    "canonical",
+    "check_head",
     "register_device_type",
 ]
 
@@ -143,6 +145,7 @@ class Target:
         known = {name: tuple(stems) for name, stems in (toolchains or {}).items()}
         _refuse_several(text, known)
         head, *rest = words
+        head = _canonical(head, known)
         wanted_kind, _, alias = head.rpartition(":")
         if head not in DEVICE_TYPES:
             stems = known.get(alias, ())
@@ -262,6 +265,49 @@ HOST_TARGET = Target("llvm", compiler=HOST_TOOLCHAIN)
 
 _MEANT = {"cpu": "llvm", "gpu": "cuda", "nvidia": "cuda"}
 """Common names of kinds of devices that are not close to the right spelling."""
+
+_ALIASES: Mapping[str, str] = {
+    "ort": "onnxruntime",
+    "onnx": "onnxruntime",
+    "onnx-runtime": "onnxruntime",
+    "cpuexecutionprovider": "onnxruntime",
+    "cudaexecutionprovider": "cuda:onnxruntime",
+    "ov": "openvino",
+    "openvinoexecutionprovider": "openvino",
+    "dnnl": "onednn",
+    "dnnlexecutionprovider": "onednn",
+    "trt": "tensorrt",
+    "tensorrtexecutionprovider": "tensorrt",
+    "tvm": NATIVE_TOOLCHAIN,
+}
+"""Other names of toolchains, in small letters: of people, and of the execution providers of ONNX Runtime."""
+
+
+def canonical(text: str) -> str:
+    """Return a target text with its first word as Collage writes it: ``ort`` is ``onnxruntime``."""
+    head, space, rest = text.strip().partition(" ")
+    return _ALIASES.get(head.lower(), head) + space + rest
+
+
+def _canonical(head: str, known: Iterable[str]) -> str:
+    if head in DEVICE_TYPES or head.rpartition(":")[2] in known:
+        return head
+    small = _ALIASES.get(head.lower(), head.lower())
+    return small if small in DEVICE_TYPES or small.rpartition(":")[2] in known else head
+
+
+def check_head(text: str, toolchains: Iterable[str]) -> None:
+    """Refuse a target text whose first word names nothing, given the names of toolchains only.
+
+    Raises:
+        TargetError: It is neither a kind, nor a toolchain, nor another name of one.
+    """
+    known = {name: () for name in toolchains}
+    _refuse_several(text, known)
+    for word in text.split()[:1]:
+        head = _canonical(word, known)
+        if head not in DEVICE_TYPES and head.rpartition(":")[2] not in known:
+            raise TargetError(_unknown(text, head, known))
 
 
 def _refuse_several(text: str, known: Iterable[str]) -> None:

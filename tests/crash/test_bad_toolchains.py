@@ -24,6 +24,7 @@ from collage.testing import FakeToolchain
 from collage.toolchains import Registry
 from collage.workers.worker import Worker
 from tests.crash._leftovers import VARIABLE, assert_none_left
+from tests.figures import figures
 
 FLOAT = TensorProto.FLOAT
 X = np.float32([-1, 0, 1, 2])
@@ -172,7 +173,7 @@ def test_it_is_classified_and_the_others_go_on(
     executable = compile_beside(FakeToolchain(misbehaviour, seconds=0.01), model, db, workers)
     np.testing.assert_array_equal(executable.run({"x": X})["y"], [1, 0, 0, 0])
     assert [kernel.compiled.toolchain for kernel in executable.recipe.kernels] == ["onnxruntime"]
-    report = next(row for row in executable.report["singles"] if row["target"] == "llvm -compiler=fake")
+    report = next(row for row in figures(executable.report)["singles"] if row["target"] == "llvm -compiler=fake")
     assert said in (report["reason"] or ""), report
     statuses = [row["status"] for row in rows_of(db, "fake").values()]
     assert statuses[:1] == ([filed] if filed else []), statuses
@@ -190,7 +191,7 @@ def test_a_toolchain_that_hangs_costs_its_time_out(
 ) -> None:
     limit_to(monkeypatch, 8.0)
     executable = compile_beside(FakeToolchain("compile:children"), model, str(tmp_path / "t.sqlite"))
-    row = next(row for row in executable.report["singles"] if row["target"] == "llvm -compiler=fake")
+    row = next(row for row in figures(executable.report)["singles"] if row["target"] == "llvm -compiler=fake")
     assert "more than 8 s" in row["reason"]
 
 

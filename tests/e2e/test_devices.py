@@ -196,7 +196,7 @@ def test_an_artefact_with_devices_runs_in_another_process(
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["notes"] == []
     np.testing.assert_allclose(np.load(tmp_path / "logits.npy"), embedded.run(IDS)["logits"], rtol=1e-5, atol=1e-6)
-    assert json.loads((path / "manifest.json").read_text())["schema"] == 4
+    assert json.loads((path / "manifest.json").read_text())["schema"] == 1
 
 
 def test_where_cores_are_missing_the_artefact_runs_with_a_note(embedded: collage.Executable, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from collage.target import Target
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
 from tests.e2e.conftest import LENT
+from tests.figures import figures
 
 HEADER = '<ir_version: 10, opset_import: ["" : 17]>'
 ROWS = "(float[n,4] x) => (float[n,4] y) {h = Neg (x) y = Relu (h)}"
@@ -53,7 +54,7 @@ def compiled(graph: str, misbehaviour: str, folder: Path, finals: bool = False, 
 
 
 def single(executable: Executable) -> dict[str, str]:
-    row: dict[str, str] = executable.report["singles"][0]
+    row: dict[str, str] = figures(executable.report)["singles"][0]
     assert row["target"] == "llvm -compiler=fake"
     return row
 

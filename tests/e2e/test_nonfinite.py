@@ -15,6 +15,7 @@ from collage.cli import main
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
 from tests.e2e.conftest import LENT
+from tests.figures import figures
 
 HEAD = '<ir_version: 10, opset_import: ["": 17]>'
 
@@ -35,7 +36,7 @@ def compiled(body: str, tmp_path: Path, **options: Any) -> dict[str, Any]:
 
 
 def status_of_the_fake(report: dict[str, Any]) -> str:
-    return next(str(row["status"]) for row in report["singles"] if "fake" in row["target"])
+    return next(str(row["status"]) for row in figures(report)["singles"] if "fake" in row["target"])
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from collage.testing import FakeToolchain
 from collage.toolchains import Registry, registry
 from collage.transform import AlterOpLayout, EliminateIdentity, FunctionPass, PassContext
 from tests.e2e.conftest import LENT, model_of
+from tests.figures import figures
 
 F = T.FLOAT
 
@@ -111,7 +112,7 @@ def test_a_pass_that_changes_what_the_model_computes_is_left_out(
 
 def test_a_kernel_that_is_wrong_on_a_black_image_alone_is_wrong(tmp_path: Path) -> None:
     model = model_of([node("Softplus", "x", "y")], {"x": (F, [2, 3])}, {"y": (F, [2, 3])}, {})
-    (single,) = compiled(model, tmp_path, "fake", fake="run:black").report["singles"]
+    (single,) = figures(compiled(model, tmp_path, "fake", fake="run:black").report)["singles"]
     assert single["status"] == "wrong"
     assert "on zeros" in single["reason"]
 
@@ -120,7 +121,9 @@ def test_what_rounding_errors_decide_is_not_held_against_a_kernel(tmp_path: Path
     # Rows of equal numbers: their normalisation is a rounding error divided by its own size.
     model = layer_norm(1e-14, width=7)
     executable = compiled(model, tmp_path, "llvm", "onnxruntime", "openvino")
-    assert [single["status"] for single in executable.report["singles"]] == ["ok"] * 3, executable.report["singles"]
+    assert [single["status"] for single in figures(executable.report)["singles"]] == ["ok"] * 3, figures(
+        executable.report
+    )["singles"]
     assert "constant rows" in executable.report["numerics"]["reference"]["probes"]
 
 
@@ -131,7 +134,7 @@ def test_drawn_noise_is_not_compared_and_the_rest_is(tmp_path: Path) -> None:
     assert executable.report["numerics"]["reference"]["random"] == ["noisy"]
     x = np.ones((2, 3), np.float32)
     assert not np.array_equal(executable.run({"x": x})["noisy"], executable.run({"x": x})["noisy"])
-    (single,) = compiled(model, tmp_path, "fake", fake="run:wrong").report["singles"]
+    (single,) = figures(compiled(model, tmp_path, "fake", fake="run:wrong").report)["singles"]
     assert (single["status"] == "wrong" and "clean" in str(single["reason"])) or "differs" in str(single["reason"])
 
 

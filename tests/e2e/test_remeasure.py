@@ -84,7 +84,12 @@ def compiled(
         toolchains.add(FakeToolchain(name=name))
     given = collage.CompileOptions(finals=finals, db=str(folder / "db.sqlite"), baseline="none", **options)
     return collage.compile(
-        folder / "m.onnx", list(SECONDS), toolchains=toolchains, options=given, workers=WORKERS, say=SAID.append
+        folder / "m.onnx",
+        list(SECONDS),
+        toolchains=toolchains,
+        options=given,
+        workers=WORKERS,
+        progress=lambda event: SAID.append(event.text),
     )
 
 

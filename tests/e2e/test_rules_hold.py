@@ -25,6 +25,7 @@ from collage.toolchains import Registry, Support
 from collage.transform import PassContext
 from tests.e2e.conftest import LENT
 from tests.e2e.test_one_path import chain, two_halves
+from tests.figures import figures
 from tests.fixed_time_toolchain import DeclaredToolchain
 
 LONE = OpPredicateFusionRule(lambda node: Support(True), "lone")
@@ -70,7 +71,7 @@ def test_a_target_has_no_kernels_but_those_of_its_rule(tmp_path: Path, finals: b
     assert sizes(compiled(tmp_path, ["left"], finals=finals)) == [6]
     bound = compiled(tmp_path, [ruled(LONE)], finals=finals)
     assert sizes(bound) == [1] * 6
-    (single,) = bound.report["singles"]
+    (single,) = figures(bound.report)["singles"]
     assert single["target"] == "llvm -compiler=left (rule lone)"
     assert single["unbound_us"]["median"] < 2e3 < 6 * 1e3
     assert sizes(compiled(tmp_path, [ruled(UnionFusionRule((LONE, Pairs())))], finals=finals)) == [2] * 3

@@ -15,6 +15,7 @@ from collage.runtime import Executable
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
 from tests.e2e.conftest import LENT, model_of
+from tests.figures import figures
 
 ROWS = 40_000
 
@@ -42,7 +43,7 @@ def compiled(path: Path, misbehaviour: str, folder: Path, finals: bool = False) 
 
 
 def single(executable: Executable) -> dict[str, Any]:
-    row: dict[str, Any] = executable.report["singles"][0]
+    row: dict[str, Any] = figures(executable.report)["singles"][0]
     return row
 
 

@@ -21,7 +21,7 @@ import collage
 from collage._errors import ArtefactError, ModelError
 from collage.frontend import Budgets, read_model
 
-ARTEFACT = Path(__file__).parents[1] / "data" / "schema_1.collage"
+ARTEFACT = Path(__file__).parents[1] / "data" / "0.1.0.collage"
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
 
 

@@ -24,7 +24,7 @@ import pytest
 import collage
 from collage._errors import ArtefactError
 from collage.runtime import unpack, verify
-from collage.runtime._manifest import SCHEMAS
+from collage.runtime._manifest import SCHEMA
 from tests.hostile.hostile_models import CORPUS
 
 DATA = Path(__file__).parents[1] / "data"
@@ -32,7 +32,7 @@ DATA = Path(__file__).parents[1] / "data"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(DATA / "schema_1.collage", tmp_path / "outer" / "m.collage"))
+    return Path(shutil.copytree(DATA / "0.1.0.collage", tmp_path / "outer" / "m.collage"))
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def refused(path: Path) -> str:
     return message
 
 
-FILES = sorted(entry.name for entry in (DATA / "schema_1.collage").iterdir())
+FILES = sorted(entry.name for entry in (DATA / "0.1.0.collage").iterdir())
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "manifest.json"])
@@ -80,7 +80,7 @@ def test_every_file_is_watched(folder: Path, name: str) -> None:
     shutil.copyfile(folder / other, path)
     refused(folder)
     path.unlink()
-    path.symlink_to(DATA / "schema_1.collage" / name)
+    path.symlink_to(DATA / "0.1.0.collage" / name)
     assert "not a plain file" in refused(folder)
     path.unlink()
     path.mkdir()
@@ -108,7 +108,7 @@ def nest(value: Any, times: int) -> Any:
 
 MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "an old version": lambda m: m.update(schema=0),
-    "a newer version": lambda m: m.update(schema=SCHEMAS[-1] + 1),
+    "a newer version": lambda m: m.update(schema=SCHEMA + 1),
     "a version that is no number": lambda m: m.update(schema="1"),
     "a version that is a truth": lambda m: m.update(schema=True),
     "kernels of one name": lambda m: m["kernels"][0].update(name=m["kernels"][1]["name"]),

@@ -114,7 +114,7 @@ def test_the_command_line_comes_up_fast() -> None:
 
 
 REFERENCE_TO_NOWHERE = r"(?i)\bspecification\s+[0-9]{3}|\bdesign(,|\s+page,?)?\s+sections?\s+[0-9]"
-"""References to documents that are not in the repository. ``docs/spec.md`` names those that readers can find."""
+"""References to documents that are not in the repository. ``SOURCES.md`` names those that readers can find."""
 
 STILL_TO_DO: tuple[str, ...] = ()
 """Rooms, and folders of tests of these rooms, in which such references have not been replaced yet."""
@@ -153,5 +153,5 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 
 def test_files_that_the_page_of_sources_names_exist() -> None:
-    names = re.findall(r"`([\w/]+(?:\.py|/))`", (ROOT / "docs" / "spec.md").read_text())
+    names = re.findall(r"`([\w/]+(?:\.py|/))`", (ROOT / "SOURCES.md").read_text())
     assert names and all((ROOT / "src" / "collage" / name).exists() for name in names)

@@ -110,7 +110,7 @@ def test_python_with_an_artefact_runs(
         return executable
 
     monkeypatch.setattr(pipeline, "compile", compiled)
-    if block.page.name == "packing.md":
+    if block.page.name == "fleet.md":
         shutil.rmtree(folder / "model.collage")
     space = {
         "collage": collage,

@@ -15,7 +15,7 @@ PATHS_ARE_CHECKED = [
     "SECURITY.md",
     "docs/security.md",
     "docs/stability.md",
-    "docs/style.md",
+    "STYLE.md",
 ]
 
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#([^)]*))?\)")

@@ -5,14 +5,17 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 import collage
+from collage._distribution import IS_PUBLISHED, NAME, REPOSITORY, RUNTIME_NAME, install_command
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -51,7 +54,12 @@ def test_the_command_line_prints_the_version(arguments: list[str]) -> None:
 def test_every_extra_that_an_extra_names_exists() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     named = {
-        name: [word for line in lines if line.startswith("collage[") for word in re.findall(r"\w+", line)[1:]]
+        name: [
+            word
+            for line in lines
+            if line.startswith(f"{NAME}[")
+            for word in re.findall(r"\w+", line.removeprefix(NAME))
+        ]
         for name, lines in extras.items()
     }
     assert {word for words in named.values() for word in words} <= set(extras)
@@ -106,3 +114,64 @@ def test_classifiers_name_every_python_that_the_workflow_tests() -> None:
     tested = set(re.findall(r'"3\.(\d+)"', workflow))
     assert classified == tested
     assert PROJECT["project"]["requires-python"] == f">=3.{min(map(int, tested))}"
+
+
+EVERYWHERE = [
+    path
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "examples/**/*",
+        "packaging/**/*",
+        "packages/**/*.md",
+        "src/**/*.py",
+        "*.toml",
+        ".github/**/*.yml",
+    )
+    for path in ROOT.glob(pattern)
+    if path.is_file() and path.name != "CHANGELOG.md" and path.suffix in (".md", ".py", ".toml", ".yml", ".ipynb")
+]
+
+
+def faults_of_install_lines(text: str, extras: Iterable[str]) -> list[str]:
+    """Install lines that name a stranger's package, a folder that is not there, or an extra that we do not have."""
+    known = {install_command(*words, runtime=runtime) for words in [(), *((e,) for e in extras)] for runtime in (0, 1)}
+    faults = re.findall(r"pip install[^\n`]*?\bcollage\b(?![-_./])[^\n`]*|\bcollage\[[a-z][\w,]*\]", text)
+    ours = re.findall(rf"pip install '(?:\.|{NAME}|{RUNTIME_NAME}|\./packaging)[^']*'", text)
+    folders = re.findall(r"pip install (?:-\S+ )*'?(\./\w[^\s'\[]*)", text)
+    return [*faults, *(line for line in ours if line not in known), *(f for f in folders if not (ROOT / f).exists())]
+
+
+@pytest.mark.parametrize("path", EVERYWHERE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_install_line_works_today(path: Path) -> None:
+    assert not faults_of_install_lines(path.read_text(), PROJECT["project"]["optional-dependencies"])
+
+
+def test_install_lines_that_do_not_work_are_found() -> None:
+    bad = ["pip install collage", "pip install 'collage[cpu]'", "pip install '.[cqu]'", "pip install ./exam/gone"]
+    assert all(faults_of_install_lines(f"run {line} now", ["cpu"]) for line in bad)
+    assert not faults_of_install_lines("pip install '.[cpu]'; pip install ./packaging/runtime", ["cpu"])
+
+
+def test_publishing_is_one_edit() -> None:
+    assert PROJECT["project"]["name"] == NAME
+    runtime = tomllib.loads((ROOT / "packaging" / "runtime" / "pyproject.toml").read_text())
+    assert runtime["project"]["name"] == RUNTIME_NAME
+    example = tomllib.loads((ROOT / "examples" / "numexpr_toolchain" / "pyproject.toml").read_text())
+    assert NAME in example["project"]["dependencies"]
+    tool = runpy.run_path(str(ROOT / "tools" / "install_lines.py"))
+    for path in tool["places"]():
+        assert tool["rewritten"](path.read_text(), IS_PUBLISHED) == path.read_text(), path
+    assert tool["rewritten"]("x pip install '.[a,b]' y", True) == f"x pip install '{NAME}[a,b]' y"
+    assert tool["rewritten"](f"pip install '{RUNTIME_NAME}[tvm]'", False) == "pip install './packaging/runtime[tvm]'"
+
+
+def test_links_of_the_readme_work_outside_a_checkout() -> None:
+    text = (ROOT / "README.md").read_text()
+    readable = runpy.run_path(str(ROOT / "setup.py"))["readable_anywhere"]
+    link = re.compile(r"\]\(([^)#]+)")
+    for repository in (REPOSITORY, "", "https://example.org/collage"):
+        assert all(target.startswith("https://") for target in link.findall(readable(text, repository)))
+    targets = [t for t in link.findall(readable(text, "https://example.org/c")) if "example.org" in t]
+    assert len(targets) > 5
+    assert all((ROOT / re.sub(r"https://example.org/c/(blob|raw)/main/", "", target)).exists() for target in targets)

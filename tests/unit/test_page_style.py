@@ -1,4 +1,4 @@
-"""Rules 2 to 4 of ``docs/style.md`` for documents: persons, "is no", conditions, and sentences of at most 25 words.
+"""Rules 2 to 4 of ``STYLE.md`` for documents: persons, "is no", conditions, and sentences of at most 25 words.
 
 ``python tests/unit/test_page_style.py`` prints the breaches.
 """
@@ -18,8 +18,8 @@ PAGES = sorted(
     if path.relative_to(ROOT).as_posix() != GENERATED
 )
 MOST_WORDS = 25
-ALLOWED = {"docs/style.md": 4}
-"""Breaches by page. ``docs/style.md`` shows breaches as examples."""
+ALLOWED = {"STYLE.md": 4}
+"""Breaches by page. ``STYLE.md`` shows breaches as examples."""
 
 NOT_PROSE = re.compile(r"^ *```.*?^ *```|^    \S.*?$|<!--.*?-->", re.MULTILINE | re.DOTALL)
 BREAKS = re.compile(r"\n\s*\n|\n\s*(?:[*-]|\d+\.) | ?\|\s?|\n#+ |:\n|; ")
@@ -51,7 +51,7 @@ def breaches(text: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_keep_the_rules_that_a_program_can_check(page: str) -> None:
     found = breaches((ROOT / page).read_text())
-    told = f"{len(found)} breaches, {ALLOWED.get(page, 0)} allowed; see docs/style.md:\n" + "\n".join(found)
+    told = f"{len(found)} breaches, {ALLOWED.get(page, 0)} allowed; see STYLE.md:\n" + "\n".join(found)
     assert len(found) <= ALLOWED.get(page, 0), told
 
 

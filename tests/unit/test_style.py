@@ -1,4 +1,4 @@
-"""Rules 1 to 3 of `docs/style.md` for every docstring in `src`, and rules 2 and 3 for every message.
+"""Rules 1 to 3 of `STYLE.md` for every docstring in `src`, and rules 2 and 3 for every message.
 
 `python tests/unit/test_style.py` prints the breaches.
 """
@@ -78,7 +78,7 @@ def all_breaches() -> list[str]:
 
 def test_docstrings_and_messages_keep_the_rules_that_a_program_can_check() -> None:
     told = all_breaches()
-    assert not told, "see docs/style.md:\n" + "\n".join(told)
+    assert not told, "see STYLE.md:\n" + "\n".join(told)
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,17 @@ import dataclasses
 import importlib
 import inspect
 import re
+import runpy
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 import collage.fusion
 from collage.cli._app import app
-from collage.options import CompileOptions
+from collage.options import BASIC, CompileOptions, command_options
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -32,8 +34,6 @@ RULES = [
     and issubclass(rule, collage.fusion.FusionRule)
     and rule is not collage.fusion.FusionRule
 ]
-NOT_ON_THE_COMMAND_LINE = {"seed", "finals", "finalists", "min_gain", "fusion", "launch_penalties_s", "fixed"}
-"""Fields of ``CompileOptions`` that the command line sets under another name, or leaves to Python."""
 
 
 def page(name: str) -> str:
@@ -81,19 +81,26 @@ def test_a_rule_is_in_the_table_and_is_tested_against_its_definition(rule: str) 
     assert rule in tests
 
 
-def test_every_field_of_the_options_is_described_and_reaches_the_command_line() -> None:
+def test_an_option_is_a_field_and_nothing_else() -> None:
+    """The command line, files of options and keywords in Python follow from the fields of ``CompileOptions``."""
     documentation = inspect.getdoc(CompileOptions) or ""
-    command = next(
-        each.callback
-        for each in app.registered_commands
-        if each.name == "compile" or (each.callback is not None and each.callback.__name__.rstrip("_") == "compile")
-    )
-    assert command is not None
-    source = inspect.getsource(inspect.getmodule(command) or collage)
     for field in dataclasses.fields(CompileOptions):
         assert re.search(rf"^ *{field.name}: ", documentation, re.MULTILINE), field.name
-        if field.name not in NOT_ON_THE_COMMAND_LINE:
-            assert re.search(rf"\b{field.name}=", source), field.name
+    command = typer.main.get_command(app).commands["compile"]  # type: ignore[attr-defined]
+    flags = {flag for parameter in command.params for flag in parameter.opts}
+    assert {each.flag.partition("/")[0] for each in command_options().values()} <= flags
+    keywords = runpy.run_path(str(ROOT / "tools" / "option_keywords.py"))
+    assert keywords["MODULE"].read_text() == keywords["text"](), "run tools/option_keywords.py"
+    reference = runpy.run_path(str(ROOT / "tools" / "cli_reference.py"))
+    assert reference["PAGE"].read_text() == reference["page"](), "run tools/cli_reference.py"
+
+
+def test_the_first_screen_of_compile_has_at_most_twelve_options() -> None:
+    basic = [each for each in command_options().values() if each.group == BASIC]
+    command = typer.main.get_command(app).commands["compile"]  # type: ignore[attr-defined]
+    own = [p for p in command.params if p.param_type_name == "option" and p.rich_help_panel in (None, BASIC)]
+    assert len(own) + len(["--help"]) <= 12
+    assert {each.flag for each in basic} <= {flag for p in own for flag in p.opts}
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

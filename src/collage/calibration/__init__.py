@@ -1,7 +1,7 @@
 """Calibration: samples of real inputs, metrics of answers, and the ranges of activations that 8-bit kernels need."""
 
 from collage.calibration.judge import Judge
-from collage.calibration.metrics import BUILT_IN, Estimate, Metric, PythonMetric, find_metric
+from collage.calibration.metrics import BUILT_IN, Estimate, Metric, PythonMetric, find_metric, least_samples
 from collage.calibration.ranges import (
     Ranges,
     annotate_ranges,
@@ -11,7 +11,7 @@ from collage.calibration.ranges import (
     share_outside,
     touches_unbounded,
 )
-from collage.calibration.samples import CalibrationData, Sample, Split, open_data, put_values, split_samples
+from collage.calibration.samples import CalibrationData, Sample, Split, files_for, open_data, put_values, split_samples
 
 __all__ = [
     "BUILT_IN",
@@ -25,7 +25,9 @@ __all__ = [
     "Split",
     "annotate_ranges",
     "collect_ranges",
+    "files_for",
     "find_metric",
+    "least_samples",
     "mean_axes",
     "open_data",
     "put_values",

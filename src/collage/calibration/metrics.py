@@ -39,6 +39,7 @@ __all__ = [
     "Metric",
     "PythonMetric",
     "find_metric",
+    "least_samples",
     "mean_interval",
     "prediction_bound",
     "wilson",
@@ -282,6 +283,12 @@ def find_metric(name: str, has_labels: bool = False) -> Metric:
     if (found := _PYTHON.fullmatch(name)) is not None:
         return PythonMetric(name, found[1], found[2])
     raise UsageError(f"metric {name!r}: it is one of {', '.join(BUILT_IN)}, or python:module:function")
+
+
+def least_samples(limit: float) -> int:
+    """Return the number of judging samples of which not one may change its answer for a drop to be below a limit for certain."""
+    z = NormalDist().inv_cdf((1 + _CONFIDENCE) / 2)
+    return math.ceil(z * z * (1 - limit) / limit) if limit > 0 else 0
 
 
 def wilson(hits: float, count: int, confidence: float = _CONFIDENCE) -> tuple[float, float]:

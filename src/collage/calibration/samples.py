@@ -23,10 +23,11 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import InputError, UsageError
+from collage.calibration.images import ImageFolder
 from collage.frontend import check_given, describe_inputs
 from collage.numerics.value_store import ValueStore
 
-__all__ = ["CalibrationData", "Sample", "Split", "holds_nan", "open_data", "put_values", "split_samples"]
+__all__ = ["CalibrationData", "Sample", "Split", "files_for", "holds_nan", "open_data", "put_values", "split_samples"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -112,6 +113,14 @@ def split_samples(count: int) -> Split:
     return Split(tuple(order[:calibrating]), tuple(order[calibrating:middle]), tuple(order[middle:]))
 
 
+def files_for(judging: int) -> int:
+    """Return the number of samples of which ``split_samples`` leaves so many for judging."""
+    count = judging
+    while len(split_samples(count).judge) < judging:
+        count += max(1, judging - len(split_samples(count).judge))
+    return count
+
+
 @dataclass(frozen=True, slots=True)
 class CalibrationData:
     """Samples that are read when they are asked for.
@@ -123,6 +132,7 @@ class CalibrationData:
         read: Returns a sample by index.
         origin: Name of the data in messages.
         labelled: Number of samples that say what is right.
+        how: The steps from files to inputs, in words; empty if there are none.
     """
 
     count: int
@@ -131,6 +141,7 @@ class CalibrationData:
     read: Callable[[int], Sample] = field(repr=False)
     origin: str
     labelled: int = 0
+    how: str = ""
 
     def samples(self, indices: Iterable[int]) -> Iterator[Sample]:
         """Read samples one after the other."""
@@ -184,7 +195,7 @@ class _Header:
 def _of_folder(path: Path, model: ir.Model) -> CalibrationData:
     files = sorted(each for each in path.iterdir() if each.suffix == ".npz" and each.is_file())
     if not files:
-        raise UsageError(f"{path} holds no .npz file; write one for each sample, with arrays named as the inputs")
+        return _of_images(path, model)
     digest, labelled = hashlib.sha256(), 0
     for file in files[:_MOST_SAMPLES]:
         with _archive(file) as archive:
@@ -203,6 +214,17 @@ def _of_folder(path: Path, model: ir.Model) -> CalibrationData:
 
     count = min(len(files), _MOST_SAMPLES)
     return CalibrationData(count, digest.hexdigest(), labelled == count, read, str(path), labelled)
+
+
+def _of_images(path: Path, model: ir.Model) -> CalibrationData:
+    folder = ImageFolder(path, describe_inputs(model))
+
+    def read(index: int) -> Sample:
+        return _sample(model, folder.arrays(index), str(folder.files[index]))
+
+    count = min(len(folder.files), _MOST_SAMPLES)
+    labelled = count if folder.has_labels else 0
+    return CalibrationData(count, folder.digest, folder.has_labels, read, str(path), labelled, folder.how)
 
 
 def _of_file(path: Path, model: ir.Model, folder: Path) -> CalibrationData:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +25,7 @@ from collage.cli._compile import COMPILE_HELP, compile_
 from collage.cli._console import printable
 from collage.cli._db import db as db_commands
 from collage.cli._fleet import fleet as fleet_commands
+from collage.cli._generated import GroupedCommand
 from collage.cli._inspect_commands import ENV_HELP, INSPECT_HELP, TARGETS_HELP, env, inspect, targets
 from collage.cli._pack import PACK_HELP, UNPACK_HELP, pack, unpack
 from collage.cli._page import HELP as REPORT_HELP
@@ -43,22 +44,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for group in (db_commands, toolchain_commands, fleet_commands):
-    app.add_typer(group)
 for name, text, command in (
-    ("report", REPORT_HELP, report_command),
-    ("pack", PACK_HELP, pack),
-    ("unpack", UNPACK_HELP, unpack),
     ("compile", COMPILE_HELP, compile_),
     ("run", RUN_HELP, run),
     ("bench", BENCH_HELP, bench),
-    ("compare", COMPARE_HELP, compare),
     ("explain", EXPLAIN_HELP, explain),
+    ("report", REPORT_HELP, report_command),
+    ("compare", COMPARE_HELP, compare),
+    ("pack", PACK_HELP, pack),
+    ("unpack", UNPACK_HELP, unpack),
     ("inspect", INSPECT_HELP, inspect),
     ("targets", TARGETS_HELP, targets),
     ("env", ENV_HELP, env),
 ):
-    app.command(name, help=text)(command)
+    app.command(name, help=text, cls=GroupedCommand)(command)
+for group in (db_commands, toolchain_commands, fleet_commands):
+    app.add_typer(group)
 
 _INTERRUPTED = 130
 """Exit code after Ctrl-C, where there is no result yet."""
@@ -88,7 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _main(arguments: Sequence[str] | None) -> int:
     try:
-        result: Any = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        result: Any = app(
+            args=None if arguments is None else list(arguments), prog_name="collage", standalone_mode=False
+        )
         if result == _INTERRUPTED:  # Typer's word for a KeyboardInterrupt that it caught.
             raise KeyboardInterrupt
     except CollageError as error:
@@ -104,11 +107,40 @@ def _main(arguments: Sequence[str] | None) -> int:
     except Exception as error:
         # Click's own usage errors know their message and their exit code (2).
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
-            context = getattr(error, "ctx", None)
-            message = error.format_message()
-            if not message.startswith("Usage:"):  # Without a command the message is the help itself.
-                message = f"collage: {message}" + (f" (see {context.command_path} --help)" if context else "")
-            sys.stderr.write(message + "\n")
+            sys.stderr.write(_usage_error(error) + "\n")
             return int(error.exit_code)
         raise
     return result if isinstance(result, int) else 0
+
+
+_GUESSES: Mapping[str, str] = {
+    "--int8": "--precision int8 --data FOLDER",
+    "--quantize": "--precision int8 --data FOLDER",
+    "--fp16": "--accuracy-budget 1%, which admits kernels in 16 bits",
+    "--bf16": "--accuracy-budget 1%, which admits kernels in 16 bits",
+    "--timeout": "--time-budget 2m",
+    "--batch": "--fix batch=1",
+    "--shape": "--fix NAME=LENGTH",
+    "--provider": "-t onnxruntime",
+}
+"""Options that people try, and what they mean."""
+
+
+def _usage_error(error: Any) -> str:
+    """Return the message of an error of the command line, with a way out on a line of its own."""
+    context = getattr(error, "ctx", None)
+    message = str(error.format_message()).replace("Value error, ", "")
+    if message.startswith("Usage:"):  # Without a command the message is the help itself.
+        return message
+    command = context.command_path if context else "collage"
+    hint = f"{command} --help"
+    if guess := _GUESSES.get(str(getattr(error, "option_name", "")).partition("=")[0]):
+        message, hint = f"there is no option {error.option_name}", guess
+    elif message.startswith("Got unexpected extra argument"):
+        extra = message.rpartition("(")[2].rstrip(")")
+        message = (
+            f"{command} takes one {'model' if command.endswith('compile') else 'argument'}; {extra} is one too many"
+        )
+        if command.endswith("compile"):
+            hint = "compile one after the other, or several with `collage fleet compile a.onnx b.onnx -o FOLDER`"
+    return f"collage: {message}\nhint: {hint}"

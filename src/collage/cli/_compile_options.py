@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from collage._errors import UsageError
-from collage.cli._arguments import read_pairs
+from collage.option_texts import read_pairs
+from collage.options import EXPERTS
 
 if TYPE_CHECKING:
     from collage.fusion import FusionOptions
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DisabledPasses",
     "FusionStyles",
-    "LaunchPenalties",
     "MaxCandidates",
     "MaxDepth",
     "NativeMaxDepth",
@@ -25,43 +25,62 @@ __all__ = [
     "PassConfig",
     "read_context",
     "read_fusion",
-    "read_penalties",
 ]
 
 FusionStyles = Annotated[
     list[str] | None,
     typer.Option(
         "--fusion-style",
+        rich_help_panel=EXPERTS,
         metavar="TOOLCHAIN=STYLE",
         help="Fusion style of a toolchain: none, classic, arbitrary or regions; may be repeated.",
     ),
 ]
 MaxDepth = Annotated[
     int | None,
-    typer.Option(min=0, help="Largest depth of a kernel of a toolchain, in operators; 0 removes the limit."),
+    typer.Option(
+        min=0,
+        rich_help_panel=EXPERTS,
+        help="Largest depth of a kernel of a toolchain, in operators; 0 removes the limit.",
+    ),
 ]
 NativeMaxDepth = Annotated[
     int | None,
-    typer.Option(min=0, help="Largest depth of a kernel of native code, in operators; 0 removes the limit."),
-]
-MaxCandidates = Annotated[
-    int | None, typer.Option(min=0, help="Largest number of candidates of several operators for a target.")
-]
-LaunchPenalties = Annotated[
-    list[str] | None,
     typer.Option(
-        "--launch-penalty",
-        metavar="TOOLCHAIN=US",
-        help="Microseconds that each kernel costs in addition to its own time; may be repeated. Default: measured.",
+        min=0,
+        rich_help_panel=EXPERTS,
+        help="Largest depth of a kernel of native code, in operators; 0 removes the limit.",
     ),
 ]
-OptLevel = Annotated[int | None, typer.Option(min=0, max=3, help="Highest level of passes that run. Default: 2.")]
+MaxCandidates = Annotated[
+    int | None,
+    typer.Option(
+        min=0, rich_help_panel=EXPERTS, help="Largest number of candidates of several operators for a target."
+    ),
+]
+OptLevel = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=3,
+        help="Highest level of passes that run. Default: 2.",
+        rich_help_panel=EXPERTS,
+    ),
+]
 DisabledPasses = Annotated[
-    list[str] | None, typer.Option("--disable-pass", metavar="NAME", help="A pass that must not run; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--disable-pass", rich_help_panel=EXPERTS, metavar="NAME", help="A pass that must not run; may be repeated."
+    ),
 ]
 PassConfig = Annotated[
     list[str] | None,
-    typer.Option("--pass-config", metavar="KEY=VALUE", help="A configuration key of passes; may be repeated."),
+    typer.Option(
+        "--pass-config",
+        rich_help_panel=EXPERTS,
+        metavar="KEY=VALUE",
+        help="A configuration key of passes; may be repeated.",
+    ),
 ]
 
 
@@ -80,19 +99,6 @@ def read_fusion(
         if max_candidates is None
         else FusionOptions(native_max_depth, max_depth, named, max_candidates=max_candidates)
     )
-
-
-def read_penalties(items: Sequence[str] | None) -> dict[str, float]:
-    """Read ``openvino=20``, in microseconds, as seconds."""
-    penalties = {}
-    for name, text in read_pairs(items, "--launch-penalty", "TOOLCHAIN=MICROSECONDS").items():
-        try:
-            penalties[name] = float(text) * 1e-6
-        except ValueError:
-            raise UsageError(f"--launch-penalty {name}={text}: {text!r} is not a number of microseconds") from None
-        if not 0 <= penalties[name] < float("inf"):
-            raise UsageError(f"--launch-penalty {name}={text}: it is not a number from zero up")
-    return penalties
 
 
 def read_context(

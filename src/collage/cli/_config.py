@@ -54,7 +54,8 @@ def apply_config(context: typer.Context, path: Path | None) -> Path | None:
         elif not isinstance(value, _PLAIN):
             raise UsageError(f"{shown} is not a plain value")
         elif getattr(parameter, "is_flag", False) != isinstance(value, bool):
-            raise UsageError(f"{shown} is {'not true or false' if isinstance(value, bool) else 'true or false'}")
+            form = "takes a value, not true or false" if isinstance(value, bool) else "is a switch: write true or false"
+            raise UsageError(f"{shown} {form}")
         defaults[str(parameter.name)] = value if isinstance(value, bool | list) else str(value)
     context.default_map = {**(context.default_map or {}), **defaults}
     return path

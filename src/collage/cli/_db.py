@@ -13,8 +13,8 @@ import typer
 
 from collage._errors import UsageError
 from collage.cli._ages import age, read_age_s
-from collage.cli._arguments import read_dims, read_lengths
 from collage.cli._console import counted, print_json, printable
+from collage.option_texts import read_dims, read_lengths
 from collage.store import download, upload, url_of
 from collage.system.scratch import scratch
 
@@ -42,6 +42,19 @@ StatusOption = Annotated[
     str | None,
     typer.Option("--status", metavar="S", help="Only timings with this status: ok, crash, 'time-out', wrong, ..."),
 ]
+
+
+def _known_status(status: str | None) -> str | None:
+    """Return a status that timings can have.
+
+    Raises:
+        UsageError: There is no such status.
+    """
+    from collage.cost.outcome import Status
+
+    if status is not None and status not in [str(each) for each in Status]:
+        raise UsageError(f"no timing has the status {status!r}", hint=f"known: {', '.join(map(str, Status))}")
+    return status
 
 
 @db.command(
@@ -102,6 +115,7 @@ def show(
     """List."""
     from collage.database.queries import Choice, find_digest, listing
 
+    status = _known_status(status)
     with _opened(url, reading=True) as database:
         if digest is not None:
             rows = [find_digest(database, digest)]
@@ -289,7 +303,7 @@ def prune(
     from collage.database.queries import prune as prune_
 
     before_s = None if older_than is None else time.time() - read_age_s(older_than)
-    choice = Choice(before_s, machine, build, target, status, kind)
+    choice = Choice(before_s, machine, build, target, _known_status(status), kind)
     if choice == Choice():
         raise UsageError("name the rows to remove, such as --older-than 90d (see collage db prune --help)")
     with _opened(url) as database:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from collage._distribution import WHERE, install_command
 from collage._errors import CollageError, UsageError
-from collage.cli._arguments import read_seconds
 from collage.cli._console import counted, print_json, printable, progress
+from collage.option_texts import read_seconds
+from collage.options import MACHINES
 
 if TYPE_CHECKING:
     from collage.fleet.tasks import Task
@@ -24,7 +26,7 @@ _SCHEMA = 1
 
 fleet = typer.Typer(
     name="fleet",
-    help="Compile many models on many machines, with Ray and one database; needs collage[fleet].",
+    help="Compile many models on many machines, with Ray and one database; needs the extra fleet.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -41,16 +43,30 @@ Folder = Annotated[Path | None, typer.Option("-o", "--output", help="Only tasks 
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Models; default: all.")]
 On = Annotated[
     str | None,
-    typer.Option("--on", metavar="RAY", help="Compile and measure on a node of this cluster; see docs/fleet.md."),
+    typer.Option(
+        "--on",
+        metavar="RAY",
+        help="Compile and measure on a node of this cluster.",
+        rich_help_panel=MACHINES,
+    ),
 ]
 MachineName = Annotated[
     str | None,
     typer.Option(
-        "--machine", metavar="TYPE", help="With --on: the type of machine, as named in the file of --machines."
+        "--machine",
+        metavar="TYPE",
+        help="With --on: the type of machine, as named in the file of --machines.",
+        rich_help_panel=MACHINES,
     ),
 ]
 MachinesFile = Annotated[
-    Path | None, typer.Option("--machines", metavar="FLEET.toml", help="With --on: the types of machines.")
+    Path | None,
+    typer.Option(
+        "--machines",
+        metavar="FLEET.toml",
+        help="With --on: the types of machines.",
+        rich_help_panel=MACHINES,
+    ),
 ]
 _OWN = ("model", "output", "on", "machine", "machines", "db", "quiet", "verbose", "json", "config")
 """Parameters of ``collage compile`` that are obeyed here if the model is compiled there."""
@@ -254,7 +270,7 @@ def join(
 
     ray = shutil.which("ray", path=os.pathsep.join([str(Path(executable).parent), os.environ.get("PATH", "")]))
     if ray is None:
-        raise UsageError("a fleet needs the package ray: pip install 'collage[fleet]'")
+        raise UsageError(f"a fleet needs the package ray: {install_command('fleet')}{WHERE}")
     here = describe_here()
     typer.echo(printable(f'[machines."{machine}"]\nfingerprint = "{here["fingerprint"]}"  # {here["host"]}'))
     resources = dumps({resource_of(machine): 1, MEASURE: slots})

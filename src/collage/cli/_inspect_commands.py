@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from collage._errors import ModelError, UsageError
-from collage.cli._arguments import read_dims, read_lengths
 from collage.cli._compile_options import DisabledPasses, OptLevel, PassConfig, read_context
 from collage.cli._console import print_json, progress
 from collage.cli._options import Db, Fixed, Json, Occasions, Targets
 from collage.cli._pack import show_machines
+from collage.option_texts import read_dims, read_lengths
 
 __all__ = ["ENV_HELP", "INSPECT_HELP", "TARGETS_HELP", "env", "inspect", "targets"]
 

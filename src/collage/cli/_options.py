@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
+from collage.target import DEVICE_TYPES, HOST_TOOLCHAIN, NATIVE_TOOLCHAIN
+
 __all__ = ["Db", "Dims", "Fixed", "Inputs", "Json", "Occasions", "Quiet", "Targets", "Threads", "Verbose"]
+
+
+def _targets(incomplete: str) -> list[str]:
+    """Return the names that complete a target: kinds and toolchains, without importing any."""
+    from importlib.metadata import entry_points
+
+    names = {point.name for point in entry_points(group="collage.toolchains")} - {HOST_TOOLCHAIN, NATIVE_TOOLCHAIN}
+    return sorted(name for name in {*names, *DEVICE_TYPES} if name.startswith(incomplete))
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
@@ -17,6 +28,7 @@ Targets = Annotated[
         "--target",
         "-t",
         metavar="T",
+        autocompletion=_targets,
         help="A target or alias; may be repeated. Default: all that are usable and quick to build.",
     ),
 ]

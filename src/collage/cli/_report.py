@@ -26,6 +26,8 @@ __all__ = [
 
 _SHOWN_WAISTS = 8
 """Waists that are named; ``--json`` has all."""
+_MOST_ROWS = 6
+"""Rows of the comparison that are shown: what is returned, what the user has, and four more fit a screen with the kernels."""
 _SHOWN_INPUTS = 4
 """Inputs whose other lengths are shown; ``--json`` has all."""
 
@@ -34,9 +36,17 @@ def print_report(report: Report, artefact: str | None = None) -> None:
     """Print the gains, the comparison, the kernels, and the checks of correctness."""
     console = _console()
     console.print(_escape("\n".join(gain_lines(report))), highlight=False)
-    console.print(_table("end to end (* is returned)", columns_of(report), table_rows(report), right=(1, 3, 4)))
+    kept, left = _most_telling(report)
+    has_precision = any(report.rows[place].precision for place in kept)
+    columns, cells = columns_of(report), list(table_rows(report))
+    shown = [place for place, name in enumerate(columns) if name != "precision" or has_precision]
+    rows = [[cells[row][place] for place in shown] for row in kept]
+    right = [i for i, place in enumerate(shown) if place in (1, 3, 4)]
+    console.print(_table("end to end (* is returned)", [columns[place] for place in shown], rows, right=right))
+    if left:
+        console.print(_escape(f"not shown: {', '.join(left)}; `collage explain` shows all"), highlight=False)
     in_branches = any(kernel.branch is not None for kernel in report.kernels)
-    rows = (
+    kernels = (
         row
         for kernel in report.kernels
         for row in (
@@ -54,20 +64,46 @@ def print_report(report: Report, artefact: str | None = None) -> None:
             ),
         )
     )
-    columns = ("kernel", "target", "operators", "ms of the run", "share", *(["branch"] if in_branches else []))
-    console.print(_table("kernels", columns, rows, right=(3, 4, 5)))
+    heads = ("kernel", "target", "operators", "ms of the run", "share", *(["branch"] if in_branches else []))
+    console.print(_table("kernels", heads, kernels, right=(3, 4, 5)))
     if points := report.front.get("points"):
         console.print(_front(points))
     told = [*_summary(report), *([] if artefact is None else [f"written to {artefact}"])]
     console.print(_escape("\n".join(told)), highlight=False)
 
 
+def _most_telling(report: Report) -> tuple[list[int], list[str]]:
+    """Return the places of the rows that a verdict needs, in their order, and the counts of the others in words.
+
+    The returned row, the baseline and the single toolchains that took part come first; then mixes.
+    """
+
+    def rank(place: int) -> tuple[bool, bool, bool, float]:
+        row = report.rows[place]
+        is_head = row.name == report.winner or row.kind == "baseline"
+        return not is_head, row.time_us is None, row.kind == "mix", row.time_us or 0.0
+
+    ranked = sorted(range(len(report.rows)), key=rank)
+    kept, left = sorted(ranked[:_MOST_ROWS]), [report.rows[place] for place in ranked[_MOST_ROWS:]]
+    mixes = sum(row.kind == "mix" for row in left)
+    refused = sum(row.kind != "mix" and row.time_us is None for row in left)
+    slower = len(left) - mixes - refused
+    words = ((mixes, "mix", "mixes"), (refused, "refusal", "refusals"), (slower, "slower target", "slower targets"))
+    return kept, [f"{count} {one if count == 1 else many}" for count, one, many in words if count]
+
+
 def _front(points: Sequence[Mapping[str, Any]]) -> Any:
     rows = [
-        (f"{p['budget']:.0e}" if p["budget"] else "exact", f"{p['error']:.1e}", f"{p['time_ms']:.3f}", p["plan"])
+        (
+            f"{p['budget']:.0e}" if p["budget"] else "exact",
+            f"{p['error']:.1e}",
+            f"{p['time_ms']:.3f}",
+            p["plan"],
+            f"--accuracy-budget {p['budget']:g}" if p["budget"] else "(no option)",
+        )
         for p in points
     ]
-    return _table("time against error", ("budget", "largest error", "ms", "kernels"), rows, right=(1, 2))
+    return _table("time against error", ("budget", "largest error", "ms", "kernels", "to get it"), rows, right=(1, 2))
 
 
 def _summary(report: Report) -> list[str]:
@@ -163,26 +199,53 @@ def print_bench(table: Mapping[str, Any]) -> None:
 
 
 def print_targets(targets: Sequence[Mapping[str, Any]], *, verbose: bool = False) -> None:
-    """Print the toolchains, a line for each target; if verbose, where broken ones fail too."""
+    """Print the toolchains: what to type after ``-t``, a line for each, and one line for all other devices.
+
+    Args:
+        targets: The rows of ``describe_targets``.
+        verbose: Print each target with its options and its hardware, and where broken toolchains fail.
+    """
+    console = _console()
+    if verbose:
+        console.print(_all_targets(targets))
+        for row in targets:
+            if row["traceback"] is not None:
+                console.print(_escape(f"{row['name']}:\n{row['traceback']}"), highlight=False)
+        return
+    rows, others = [], []
+    for row in targets:
+        ours = [target for target in row["by_target"] if target["target"].split()[0] == "llvm"]
+        others += [(row["alias"], target) for target in row["by_target"] if target not in ours]
+        if ours or not row["by_target"]:
+            state = _state(ours[0] if ours else row, first=True)
+            rows.append((row["alias"], row["version"] or "", "yes" if row.get("default") else "", state))
+    rows.sort(key=lambda row: (not row[2], row[0]))
+    if others:
+        usable = [alias for alias, target in others if target["available"]]
+        state = f"usable: {', '.join(usable)}" if usable else _state(others[-1][1], first=True)
+        rows.append(("cuda", "", "", f"{state} ({counted(len(others), 'toolchain')}: collage targets -v)"))
+    console.print(_table("", ("-t", "version", "default", ""), rows))
+
+
+def _all_targets(targets: Sequence[Mapping[str, Any]]) -> Table:
     rows = []
     for row in targets:
         options = ", ".join(f"-{name}" for name in row["options"])
         for target in row["by_target"] or [{**row, "target": row["alias"], "ever_ran_on": None}]:
             ran_on = target["ever_ran_on"] or "no hardware yet"
             rows.append((target["target"], row["version"] or "", _state(target), ran_on, options))
-    console = _console()
-    console.print(_table("", ("target", "version", "", "tests passed on", "options"), rows))
-    for row in targets if verbose else ():
-        if row["traceback"] is not None:
-            console.print(_escape(f"{row['name']}:\n{row['traceback']}"), highlight=False)
+    return _table("", ("target", "version", "", "tests passed on", "options"), rows)
 
 
-def _state(target: Mapping[str, Any]) -> str:
+def _state(target: Mapping[str, Any], *, first: bool = False) -> str:
+    """Return if a target is usable, and the reason if not; only the first of several, if asked for."""
     if target["available"]:
         return "usable"
     if target.get("broken"):
-        return str(target["reason"])
-    return f"not usable: {target['reason']}" + (f"; {target['remedy']}" if target["remedy"] else "")
+        return f"broken: {str(target['reason']).removeprefix('broken: ')}"
+    reason, remedy = ((target[key] or "").split("; ")[0 if first else slice(None)] for key in ("reason", "remedy"))
+    reason, remedy = (text if isinstance(text, str) else "; ".join(text) for text in (reason, remedy))
+    return f"not usable: {reason}" + (f"; {remedy}" if remedy else "")
 
 
 def print_env(env: Mapping[str, Any]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,6 +52,7 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> None:
     """Check a toolchain."""
+    _check_kernels(takes or (), refuses or ())
     facts = {
         "target": target,
         "takes": None if takes is None else frozenset(takes),
@@ -66,6 +68,20 @@ def check(
         _print(name, found, failed)
     if failed:
         raise typer.Exit(1)
+
+
+def _check_kernels(*names: Iterable[str]) -> None:
+    """Refuse names of common kernels that there are not.
+
+    Raises:
+        UsageError: One is not there.
+    """
+    # By name, as pytest loads them: no command depends on the tools of authors.
+    common = importlib.import_module("collage.testing._toolchain_kernels").COMMON
+    known = sorted(case.name for case in common)
+    for name in (name for some in names for name in some):
+        if name not in known:
+            raise UsageError(f"there is no common kernel {name!r}", hint=f"known: {', '.join(known)}")
 
 
 def _print(name: str, found: Sequence[dict[str, Any]], failed: int) -> None:

@@ -33,7 +33,7 @@ from collage.measure.kernel_factory import kernel_attributes
 from collage.measure.session import MeasureSession
 from collage.measure.track import why_wrong
 from collage.numerics.judge import REDUCED_TOLERANCE
-from collage.options import CompileOptions
+from collage.options import CompileOptions, compile_options
 from collage.plan_file import PlanFile
 from collage.runtime import Executable, KernelRecord, Port, Recipe
 from collage.system.scratch import scratch
@@ -52,7 +52,7 @@ def build(
     model: Any,
     plan: str | Path | PlanFile | None = None,
     *,
-    options: CompileOptions | None = None,
+    options: CompileOptions | Mapping[str, Any] | None = None,
     toolchains: Registry | None = None,
     workers: dict[str, Worker] | None = None,
     say: Say = lambda _: None,
@@ -76,10 +76,12 @@ def build(
         NothingCanRun: A kernel cannot be built, or the executable does not run.
         WrongAnswer: The outputs of the executable differ from those of the model without its partitioning.
     """
-    options = options or CompileOptions()
+    options = compile_options(options)
     if plan is not None:
         given = replace(options, plan=plan)
-        return compile(model, options=given, toolchains=toolchains, workers=workers, say=say)
+        return compile(
+            model, options=given, toolchains=toolchains, workers=workers, progress=lambda event: say(event.text)
+        )
     toolchains = toolchains or registry()
     partitioned, whole = read_partitioned(model)
     if not kernels_of(partitioned):

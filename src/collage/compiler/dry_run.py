@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,7 +20,7 @@ from collage.database.database import Database
 from collage.frontend import as_onnx, fix_lengths, model_digest, place_weights, read_model
 from collage.fusion import FusionReport, gather_fusion_specs
 from collage.measure.session import MeasureSession
-from collage.options import CompileOptions
+from collage.options import CompileOptions, compile_options
 from collage.plan_file import PlanFile
 from collage.system.scratch import scratch
 from collage.target import HOST_TARGET, Target, TargetLike
@@ -46,7 +46,7 @@ def dry_run(
     source: Any,
     targets: Iterable[TargetLike] | None = None,
     *,
-    options: CompileOptions | None = None,
+    options: CompileOptions | Mapping[str, Any] | None = None,
     toolchains: Registry | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def dry_run(
     Raises:
         CollageError: ``compile`` would raise it too: a model, menu, plan or choice that cannot be.
     """
-    options, toolchains = with_read_plan(options or CompileOptions()), toolchains or registry()
+    options, toolchains = with_read_plan(compile_options(options)), toolchains or registry()
     menu = choose_menu(targets_of_plan(options, targets), toolchains)
     say("reading the model")
     model = fix_lengths(read_model(as_onnx(source)), options.fixed)

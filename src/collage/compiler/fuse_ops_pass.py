@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
@@ -26,7 +27,7 @@ from collage.fusion import FusionReport
 from collage.graph import copy_model, kernels_of
 from collage.measure.check_inputs import CheckingSets
 from collage.measure.estimator import CostEstimator
-from collage.options import CompileOptions
+from collage.options import CompileOptions, compile_options
 from collage.plan import Plan
 from collage.system.scratch import scratch
 from collage.target import HOST_TARGET, TargetLike
@@ -63,14 +64,14 @@ class CollageFuseOps(ModulePass):
         targets: Iterable[TargetLike] | None = None,
         estimator: CostEstimator | None = None,
         *,
-        options: CompileOptions | None = None,
+        options: CompileOptions | Mapping[str, Any] | None = None,
         toolchains: Registry | None = None,
     ) -> None:
         super().__init__(PassInfo("CollageFuseOps", opt_level=0))
         self._toolchains = toolchains or registry()
         self._menu = choose_menu(targets, self._toolchains)
         self._estimator = estimator
-        self._options = options or CompileOptions()
+        self._options = compile_options(options)
         refuse(self._options, _END_TO_END, "the pass compares nothing end to end")
         refuse_second_phase(self._options, "the pass runs no whole plans")
         if estimator is not None:

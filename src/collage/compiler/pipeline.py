@@ -15,14 +15,14 @@ it, ``compiler/plans.py`` phase 4, ``compiler/final_comparison.py`` the comparis
 from __future__ import annotations
 
 import shutil
+import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from collage._errors import LimitNotMet, NothingCanRun, WrongAnswer
 from collage.compiler.as_today import as_today
@@ -67,7 +67,8 @@ from collage.explain import write_record
 from collage.frontend import as_onnx, model_digest
 from collage.fusion import CandidateKernelIndex, FusionReport
 from collage.measure.estimator import CostEstimator
-from collage.options import CompileOptions
+from collage.option_keywords import OptionKeywords
+from collage.options import CompileOptions, compile_options
 from collage.runtime import Executable, Recipe
 from collage.system.progress import Progress, ProgressEvent, is_notebook, shown
 from collage.system.scratch import make_scratch, scratch
@@ -89,13 +90,12 @@ def compile(
     example_inputs: Sequence[Any] | None = None,
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
-    options: CompileOptions | None = None,
+    options: CompileOptions | Mapping[str, Any] | None = None,
     estimator: CostEstimator | None = None,
-    data: Any = None,
     toolchains: Registry | None = None,
     workers: dict[str, Worker] | None = None,
     progress: Callable[[ProgressEvent], None] | None = None,
-    say: Say | None = None,
+    **fields: Unpack[OptionKeywords],
 ) -> Executable:
     """Compile a model into the fastest measured mix of toolchains.
 
@@ -106,15 +106,14 @@ def compile(
         example_inputs: Positional inputs with which a ``torch.nn.Module`` is exported.
         example_kwargs: Its inputs by keyword.
         dynamic_shapes: Symbolic dimensions of these inputs, as for ``torch.export.export``.
-        options: See ``CompileOptions``.
+        options: A ``CompileOptions``, or a dict of its fields.
         estimator: Returns the cost of a kernel, in any unit. With an estimator, no kernel is timed and no plans are compared:
             the plan with the lowest estimated cost is built and checked. None measures.
-        data: Samples of real inputs, in place of the options' own: see ``CompileOptions.data``.
         toolchains: The registry of toolchains; the installed ones by default.
         workers: Worker processes to use and to leave running, for callers that compile many models.
         progress: Called with an event for each step. The logger ``collage.progress`` gets it in any case. With None, a
-            notebook shows a line with the time.
-        say: Deprecated: called with the text of each event.
+            notebook or a terminal shows a line with the time.
+        fields: Fields of ``CompileOptions``, such as ``time_budget_s=60``. They take precedence over ``options``.
 
     Returns:
         The executable. Its outputs were checked. Unless an estimator decides, it is never slower than the fastest single
@@ -127,10 +126,8 @@ def compile(
             ``LimitNotMet`` is raised if no plan keeps the limits.
         WrongAnswer: Every way of running the model gives wrong outputs.
     """
-    options = options or CompileOptions()
-    options = options if data is None else replace(options, data=data)
     toolchains = toolchains or registry()
-    options = with_read_plan(options)
+    options = with_read_plan(compile_options(options, fields))
     named = targets_of_plan(options, targets)
     menu = choose_menu(named, toolchains)
     if named is None:
@@ -142,10 +139,9 @@ def compile(
         toolchains.parse_targets([options.baseline])  # Says what is wrong with it.
     started = time.monotonic()
     with ExitStack() as stack:
-        callback = _callback(progress, say)
-        if callback is None and is_notebook():
-            callback = stack.enter_context(shown())
-        told = Progress(callback, _PHASES, options.time_budget_s)
+        if progress is None and (is_notebook() or sys.stderr.isatty()):
+            progress = stack.enter_context(shown())
+        told = Progress(progress, _PHASES, options.time_budget_s)
         told.enter("read")
         for note in assumed_options(options, menu) if estimator is None else ():
             told(note)
@@ -188,21 +184,6 @@ def compile(
         executable = settle(recipe, workspace, toolchains)
         with_final_size(executable, options)
         return executable
-
-
-def _callback(
-    progress: Callable[[ProgressEvent], None] | None, say: Say | None
-) -> Callable[[ProgressEvent], None] | None:
-    if say is None:
-        return progress
-    warnings.warn("say= is deprecated: use progress=, or the logger collage.progress", DeprecationWarning, stacklevel=3)
-
-    def both(event: ProgressEvent) -> None:
-        say(event.text)
-        if progress is not None:
-            progress(event)
-
-    return both
 
 
 def find_plan(

@@ -87,7 +87,9 @@ def with_precision(report: Report, survey: Survey, session: MeasureSession, fina
     }
     late = [target.short for target, found in survey.baselines.items() if found.refusal == LATE]
     facts["summary"] = _summary(precision, verdict, facts, late)
-    return replace(report, precision=facts, front={"points": precision.front} if precision.front else {})
+    few = precision.too_few()
+    front = {"points": precision.front} if precision.front else {}
+    return replace(report, precision=facts, front=front, warnings=(*report.warnings, *([few] if few else [])))
 
 
 def precision_of(target: Target) -> str:
@@ -165,7 +167,7 @@ def _speedup_over_float(finals: FinalComparison) -> float | None:
 
 
 def _summary(precision: Precision, verdict: Verdict | None, facts: Mapping[str, Any], late: Sequence[str]) -> list[str]:
-    lines = []
+    lines = ["; ".join(precision.assumptions())]
     speedup, data = facts["speedup_over_float32"], facts["data"]
     if verdict is None:
         lines.append(
@@ -180,7 +182,7 @@ def _summary(precision: Precision, verdict: Verdict | None, facts: Mapping[str, 
         where = f"{judging} nothing" if data["is_independent"] else "the samples that calibrated"
         lines.append("; ".join([*fast, *([f"{told}, on {where}"] if told else []), *_in_words(facts)]))
         few = [name for name, metric in facts["metrics"].items() if metric["too_few"]]
-        if few:
+        if few and precision.too_few() is None:  # Otherwise a warning says so, with the number.
             lines.append(f"there are too few judging samples for {', '.join(few)} to be certain; give more")
     if late:
         lines.append(f"the time budget left no time for {_some(late)}; the same command measures them")

@@ -30,7 +30,9 @@ from collage.calibration import (
     Split,
     annotate_ranges,
     collect_ranges,
+    files_for,
     find_metric,
+    least_samples,
     mean_axes,
     open_data,
     runs_worker,
@@ -129,6 +131,27 @@ class Precision:
     is_cut_short: bool = False
     front: list[dict[str, Any]] = field(default_factory=list)
     _chosen: dict[Hashable, Verdict] = field(default_factory=dict)
+
+    def assumptions(self) -> list[str]:
+        """Return the limits and the purposes of the samples, in words."""
+        told = [f"limit: {limit.metric.name} may fall by {limit.most:.2%}" for limit in self.limits]
+        split = self.split
+        told.append(
+            f"{self.data.count} samples: {len(split.calibrate)} calibrate, {len(split.choose)} choose, "
+            f"{len(split.judge)} judge"
+        )
+        return [*told, *([self.data.how] if self.data.how else [])]
+
+    def too_few(self) -> str | None:
+        """Return a warning if the samples cannot show a limit on a share of answers, with the number that can."""
+        for limit in self.limits:
+            needed = least_samples(limit.most) if limit.metric.name in ("top1", "top5") else 0
+            if len(self.split.judge) < needed and not self.is_made_up:
+                return (
+                    f"{len(self.split.judge)} judging samples cannot show a drop of at most {limit.most:.2%}: "
+                    f"that takes {needed}, so about {files_for(needed)} samples in --data"
+                )
+        return None
 
     def verdict(self, key: Hashable, arguments: Mapping[str, Any], *, chooses: bool = False) -> Verdict:
         """Return how a plan does on judging samples, or on choosing ones; each is looked at once.
@@ -247,6 +270,7 @@ def open_precision(
         if options.data is not None:
             raise UsageError(f"the model cannot be run on {data.read(split.judge[0]).name}: {error}") from error
     found = Precision(data, split, judge, limits, options.data is None)
+    session.say("; ".join(found.assumptions()))
     if needs_ranges(problem.menu):
         _calibrate(found, problem, session, prepared)
     return found

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from collage._distribution import WHERE, install_command
 from collage._errors import CollageError, ModelError, NothingCanRun, ToolchainError, WorkerDied, WrongAnswer
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.problem import Problem
@@ -51,7 +52,7 @@ _SLOWER = 1.2
 _LATE = 1.1
 """A compilation that takes this many times its time budget is reported."""
 _SEVERAL = 2
-_INSTALL = "pip install 'collage[cpu]'"
+_INSTALL = install_command("cpu") + WHERE
 
 
 def check_reference(survey: Survey, session: MeasureSession) -> None:

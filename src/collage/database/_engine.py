@@ -17,6 +17,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from collage._distribution import WHERE, install_command
 from collage._errors import UsageError
 from collage.database._schema import MIGRATIONS, SCHEMA, about, fact, metadata, timing
 
@@ -55,7 +56,9 @@ def open_engine(url: str, *, reading: bool = False) -> sa.Engine:
             return _guarded(sa.create_engine(parsed, creator=connect, execution_options={_ONLY_READS: True}))
         engine = sa.create_engine(parsed, **_pool(parsed))
     except ModuleNotFoundError as error:
-        raise UsageError(f"{describe(url)} needs the package {error.name}: pip install 'collage[postgres]'") from error
+        raise UsageError(
+            f"{describe(url)} needs the package {error.name}: {install_command('postgres')}{WHERE}"
+        ) from error
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ValueError) as error:
         raise UsageError(f"cannot read the database URL {describe(url)}: {error}") from error
     if engine.dialect.name == "sqlite":

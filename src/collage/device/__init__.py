@@ -1,4 +1,4 @@
-"""Device, target and memory-scope planning. ``docs/devices.md`` is the tutorial, ``docs/spec.md`` names the proposal."""
+"""Device, target and memory-scope planning. ``docs/devices.md`` is the tutorial, ``SOURCES.md`` names the proposal."""
 
 from collage._errors import DeviceConflict
 from collage.device._annotate import AnnotateSEScopes, CompositePattern, MergeAndAnnotate, candidates_of

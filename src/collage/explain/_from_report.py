@@ -21,7 +21,13 @@ _NOTE = (
     "this artefact has no record of what was tried, as it was made by an earlier version or without a compilation: "
     "kernels that were not chosen are not known"
 )
-_ENDS = {"ok": KernelStatus.MEASURED, "wrong": KernelStatus.WRONG, "unsupported": KernelStatus.REFUSED}
+_ENDS = {
+    "wrong": KernelStatus.WRONG,
+    "refused": KernelStatus.REFUSED,
+    "unavailable": KernelStatus.REFUSED,
+    "failed": KernelStatus.FAILED,
+    "crashed": KernelStatus.FAILED,
+}
 
 
 def record_of_report(report: Mapping[str, Any], kernels: Sequence[tuple[str, str]]) -> TriedRecord:
@@ -48,18 +54,24 @@ def record_of_report(report: Mapping[str, Any], kernels: Sequence[tuple[str, str
         )
         branch = entry.get("branch")
         chosen.append(ChosenKernel(name, row, branch=branch if type(branch) is int else None))
-    winner = _text(report.get("winner"))
+    winner, rows = _text(report.get("winner")), _mappings(report.get("rows"))
     return TriedRecord(
         tuple(names),
         tuple(types),
         winner or "the plan",
         _number(report.get("estimate_us")),
         tuple(chosen),
-        plans=tuple(_plan(each, winner) for each in _mappings(report.get("finalists"))),
-        targets=tuple(_answer(each) for each in _mappings(report.get("singles"))),
+        plans=tuple(
+            _plan(row, winner) for row in rows if row.get("kind") != "baseline" and _is_count(row.get("kernels"))
+        ),
+        targets=tuple(_answer(row) for row in rows if row.get("kind") == "single"),
         tried=tuple(kernel.kernel for kernel in chosen),
         notes=(_NOTE,),
     )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def _plan(told: Mapping[str, Any], winner: str) -> TriedPlan:
@@ -68,18 +80,23 @@ def _plan(told: Mapping[str, Any], winner: str) -> TriedPlan:
         name,
         (),
         count if type(count) is int and count >= 0 else 0,
-        _text(told.get("status")),
+        _text(told.get("verdict")),
         _number(told.get("estimate_us")),
-        _median(told.get("measured_us")),
+        _median(told.get("measured_us") or told.get("alone_us")),
         _text(told.get("reason")),
         is_returned=name == winner,
     )
 
 
 def _answer(told: Mapping[str, Any]) -> TargetAnswer:
-    status = _ENDS.get(_text(told.get("status")), KernelStatus.FAILED)
+    status = _ENDS.get(_text(told.get("verdict")), KernelStatus.MEASURED)
     return TargetAnswer(
-        _text(told.get("target")), True, _text(told.get("reason")), "", status, _median(told.get("measured_us"))
+        _text(told.get("target")),
+        True,
+        _text(told.get("reason")),
+        "",
+        status,
+        _median(told.get("measured_us") or told.get("alone_us")),
     )
 
 

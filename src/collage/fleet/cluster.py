@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collage._distribution import WHERE, install_command
 from collage._errors import CollageError, UsageError
 from collage.fleet.machines import LOCAL
 
@@ -76,7 +77,7 @@ def join(address: str, machines: Iterable[str] = (), slots: int = 1) -> Iterator
         os.environ.setdefault("RAY_worker_niceness", "0")  # What is timed must not give way to everything else.
         import ray
     except ImportError as error:
-        raise UsageError(f"a fleet needs the package {error.name}: pip install 'collage[fleet]'") from error
+        raise UsageError(f"a fleet needs the package {error.name}: {install_command('fleet')}{WHERE}") from error
     resources = {**{resource_of(name): 1.0 for name in machines}, MEASURE: float(slots)}
     # One processor for each task: Ray starts a worker in advance for each processor that it is told of.
     own: Mapping[str, Any] = {

@@ -21,6 +21,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from collage._errors import ModelError, UsageError
+from collage.file_kinds import is_address, way_out
 from collage.frontend._budget import Budgets, check_budgets, check_inferred_shapes
 from collage.frontend._canonical import canonicalise, lift_constants
 from collage.frontend._checker import check_model
@@ -96,10 +97,14 @@ def read_model(
         return _from_proto(_parse(data, budgets), None, budgets, convert_opset)
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
+        if is_address(path):
+            raise UsageError(f"{path}: models are read from files", hint="download it first")
         try:
             data, place = _read_file(path, budgets)
             return _from_proto(_parse(data, budgets), place, budgets, convert_opset)
         except ModelError as error:
+            if _torch_file_reason(path) is None and (found := way_out(path)) is not None:
+                raise ModelError(f"{path} is {found[0]}", hint=found[1]) from None
             reason = _torch_file_reason(path) or str(error)[:_LONGEST_REASON]
             joint = " " if reason.startswith(("is ", "has ", "cannot ")) else ": "
             raise ModelError(f"{path}{joint}{reason}") from None

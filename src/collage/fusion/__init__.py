@@ -1,7 +1,7 @@
 """Fusion: which sub-graphs are candidate kernels, for which targets.
 
 A :class:`FusionRule` finds sub-graphs in a dataflow graph. Rules compose: ``_strategies`` has the trees of rules that the
-Collage RFC draws (``docs/spec.md``). A :class:`FusionSpec` pairs a rule with targets. :func:`gather_fusion_specs` makes
+Collage RFC draws (``SOURCES.md``). A :class:`FusionSpec` pairs a rule with targets. :func:`gather_fusion_specs` makes
 specs of a menu (phase 1), :func:`collect_candidates` evaluates them (phase 2).
 """
 

@@ -26,7 +26,7 @@ from collage.integrations._session_options import (
     fixed_lengths,
     free_dims,
 )
-from collage.options import CompileOptions
+from collage.options import CompileOptions, compile_options
 from collage.runtime import MANIFEST, PACK, Executable, load
 from collage.store import url_of
 from collage.system.user_folders import cache_folder
@@ -73,7 +73,7 @@ class InferenceSession:
         provider_options: Sequence[Any] | None = None,
         *,
         targets: Iterable[TargetLike] | None = None,
-        options: CompileOptions | None = None,
+        options: CompileOptions | Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         trusted: bool = False,
         **others: Any,
@@ -97,7 +97,7 @@ class InferenceSession:
                     told = " ".join(f"--fix {name}={length}" for name, length in fixed.items())
                     raise UsageError(f"{path_or_bytes} is compiled already, with free lengths; compile it with {told}")
             else:
-                self.executable = self._compile(path_or_bytes, targets, options or CompileOptions(), threads, cache_dir)
+                self.executable = self._compile(path_or_bytes, targets, compile_options(options), threads, cache_dir)
         self._output_names = [port.name for port in self.executable.outputs]
 
     def _compile(

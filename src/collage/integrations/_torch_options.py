@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from collage._errors import UsageError
-from collage.options import CompileOptions
+from collage.options import CompileOptions, compile_options
 from collage.system.user_folders import cache_folder
 from collage.toolchains import registry
 
@@ -38,9 +38,7 @@ def torch_settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join([*_OWN_OPTIONS, *names])}"
             raise UsageError(f"torch.compile with backend='collage' has no option {name!r}; {hint}")
     options = own.get("options", CompileOptions(baseline="none"))  # No report is shown that would name a gain.
-    if not isinstance(options, CompileOptions):
-        raise UsageError(f"the option 'options' is a collage.CompileOptions, not {options!r}")
-    options = replace(options, **{name: given[name] for name in given if name not in own})
+    options = replace(compile_options(options), **{name: given[name] for name in given if name not in own})
     if mode == "max-autotune":
         options = replace(options, tune_s=options.tune_s or _TUNE_S)
     elif mode not in (None, "default"):

@@ -7,7 +7,7 @@
     for match in pattern.find_all(model):
         print(match.nodes, match["x"])
 
-``docs/patterns.md`` is the tutorial, ``docs/spec.md`` names the proposal that the language follows.
+``docs/patterns.md`` is the tutorial, ``SOURCES.md`` names the proposal that the language follows.
 """
 
 from collage.pattern import library

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collage.report._schema_1 import old_keys, upgraded
 from collage.report._types import SCHEMA, Gain, ReportValues
 from collage.report._words import html_of
 from collage.system.codec import check_bounds, from_json, json_schema, to_json
@@ -18,15 +17,15 @@ __all__ = ["Report", "report_schema"]
 class Report(ReportValues, Mapping[str, Any]):
     """The report of a compilation: the plan that was returned, its comparison with others, and how far to believe it.
 
-    A report is also a mapping with the keys of its JSON, as it was before it had attributes.
+    A report is also a mapping with the keys of its JSON.
     See ``ReportValues`` for its fields.
     """
 
     @classmethod
     def from_json(cls, data: Any) -> Report:
-        """Read a report of any schema so far.
+        """Read a report.
 
-        A report of a newer schema becomes one warning. Unknown keys are ignored.
+        A report of another schema becomes one warning. Unknown keys are ignored.
 
         Raises:
             ValueError: It is too large, or a value has a wrong type.
@@ -34,31 +33,24 @@ class Report(ReportValues, Mapping[str, Any]):
         check_bounds(data, "a report")
         if not isinstance(data, Mapping):
             raise ValueError("a report is a JSON object")
-        schema = data.get("schema", 1)
-        if schema == 1:
-            return cls(**upgraded(data))
+        schema = data.get("schema", SCHEMA)
         if schema != SCHEMA:
             newer = f"its report has schema {str(schema)[:40]}, which this version does not read"
             return cls(warnings=(newer,))
         return from_json(cls, data)
 
-    def as_json(self, *, with_old_keys: bool = False) -> dict[str, Any]:
-        """Return JSON values, with the gains.
-
-        Args:
-            with_old_keys: Add the keys of schema 1 that are replaced.
-        """
-        found = {**to_json(self), "gains": to_json(self.gains)}
-        return {**old_keys(self), **found} if with_old_keys else found
+    def as_json(self) -> dict[str, Any]:
+        """Return JSON values, with the gains."""
+        return {**to_json(self), "gains": to_json(self.gains)}
 
     def __getitem__(self, key: str) -> Any:
-        return self.as_json(with_old_keys=True)[key]
+        return self.as_json()[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.as_json(with_old_keys=True))
+        return iter(self.as_json())
 
     def __len__(self) -> int:
-        return len(self.as_json(with_old_keys=True))
+        return len(self.as_json())
 
     def __repr__(self) -> str:
         """Return the returned row and the gains as one line; ``as_json`` has all of it."""

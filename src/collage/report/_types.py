@@ -1,4 +1,4 @@
-"""The report of a compilation as values, schema 2.
+"""The report of a compilation as values, schema 1.
 
 Times are µs, as in the JSON. Seconds end at this border. A value that is not known is None.
 """
@@ -30,7 +30,7 @@ __all__ = [
     "Verdict",
 ]
 
-SCHEMA = 2
+SCHEMA = 1
 """Version of the report that is written."""
 
 RowKind = Literal["baseline", "single", "mix"]
@@ -112,7 +112,7 @@ class Times:
         median: The median.
         p10: Tenth percentile.
         p90: Ninetieth percentile.
-        count: Number of runs; None in reports of schema 1.
+        count: Number of runs; None if it is not known.
     """
 
     median: float

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MANIFEST",
-    "SCHEMAS",
+    "SCHEMA",
     "check_models",
     "file_digest",
     "machine_facts",
@@ -43,12 +43,8 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 
-SCHEMAS = (1, 2, 3, 4, 5)
-"""Versions of the manifest that are read. 1: every kernel is there, compiled. 2: kernels may have to be built. 3: kernels
-may be placed on devices. 4: the file ``tried.json`` may be there, the record of what was tried. 5: kernels may hold kernels.
-
-The oldest version that can say it is what is written, so that as many readers as possible understand it.
-"""
+SCHEMA = 1
+"""The version of the manifest."""
 
 _MAX_MANIFEST_BYTES = 16 << 20
 _MAX_THREADS = 4096
@@ -58,7 +54,7 @@ def manifest_of(recipe: Recipe, files: Iterable[Path]) -> bytes:
     """The manifest of an artefact that is made here, of these files."""
     files = list(files)
     manifest = {
-        "schema": max(_schema_of(recipe), 4 if any(file.name == TRIED for file in files) else 1),
+        "schema": SCHEMA,
         "collage": __version__,
         "machine": machine_facts(),
         "processors": processor_facts(),
@@ -67,14 +63,6 @@ def manifest_of(recipe: Recipe, files: Iterable[Path]) -> bytes:
         "files": {file.name: {"sha256": file_digest(file), "bytes": file.stat().st_size} for file in files},
     }
     return json.dumps(manifest, indent=1, allow_nan=False).encode()
-
-
-def _schema_of(recipe: Recipe) -> int:
-    if any(has_bodies(Target.parse(kernel.target)) for kernel in recipe.kernels):
-        return 5
-    if recipe.devices is not None:
-        return 3
-    return 1 if all(kernel.is_built for kernel in recipe.kernels) else 2
 
 
 def machine_facts() -> dict[str, str]:
@@ -169,10 +157,9 @@ def understood(manifest: Mapping[str, Any], folder: Path) -> tuple[Recipe, Mappi
         ArtefactError: It was written by a newer version, or its content is not valid.
     """
     schema = manifest.get("schema")
-    if type(schema) is not int or schema not in SCHEMAS:
-        newest = SCHEMAS[-1]
+    if type(schema) is not int or schema != SCHEMA:
         raise ArtefactError(
-            f"{folder} has manifest schema {str(schema)[:40]}, this version reads 1 to {newest}; "
+            f"{folder} has manifest schema {str(schema)[:40]}, this version reads {SCHEMA}; "
             f"compile it again, or use a newer version"
         )
     try:

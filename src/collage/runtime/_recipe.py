@@ -208,7 +208,7 @@ class Recipe:
             "outputs": [port.as_json() for port in self.outputs],
             "model_file": self.model_file,
             "kernels": [kernel.as_json() for kernel in self.kernels],
-            "report": self.report.as_json(with_old_keys=True),
+            "report": self.report.as_json(),
             **({} if self.devices is None else {"devices": self.devices.as_json()}),
             **({"empty": list(self.empty)} if self.empty else {}),
             **({"streams": self.streams} if self.streams else {}),

@@ -95,9 +95,8 @@ def _check_directory_size(file: BinaryIO, archive: Path) -> None:
     tail = _tail(file, _END.size + _END_64_LOCATOR.size + _END_64.size)
     end = tail[-_END.size :]
     if len(end) < _END.size or not end.startswith(b"PK\5\6"):
-        raise ArtefactError(
-            f"{archive} is not an artefact: it is not a zip, or has data after its end; `collage compile` writes artefacts"
-        )
+        kind = "an ONNX model" if archive.suffix == ".onnx" else "not a zip, or has data after its end"
+        raise ArtefactError(f"{archive} is not an artefact: it is {kind}; `collage compile` writes artefacts")
     size = _END.unpack(end)[5]
     locator = tail[-_END.size - _END_64_LOCATOR.size : -_END.size]
     if locator.startswith(b"PK\6\7"):

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from collage._distribution import WHERE, install_command
 from collage._errors import CollageError, UsageError
 
 __all__ = ["FileSystem", "shown", "telling", "url_of"]
@@ -81,7 +82,7 @@ class FileSystem:
         try:
             from fsspec.core import url_to_fs
         except ImportError as error:
-            raise UsageError(f"{shown(url)} needs the package fsspec: pip install 'collage[store]'") from error
+            raise UsageError(f"{shown(url)} needs the package fsspec: {install_command('store')}{WHERE}") from error
         with telling("open", url):
             fs, path = url_to_fs(url)
         self._fs: Any = fs

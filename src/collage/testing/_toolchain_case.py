@@ -332,8 +332,10 @@ class ToolchainTestCase:
     def test_another_process_can_load_and_uses_its_threads(self, threads: int, parsed: Target, tmp_path: Path) -> None:
         size = 512
         weights = {"w": np.random.default_rng(1).standard_normal((size, size)).astype(np.float32) / size}
-        operator = "Mul" if self._refuses("matmul") else "MatMul"
-        text = f"(float[{size},{size}] x) => (float[{size},{size}] y) {{a = {operator} (x, w) y = Tanh (a)}}"
+        if self._refuses("matmul") and self._refuses("elementwise"):
+            pytest.skip("it takes neither of the kernels that work is shared out of")
+        body = "a = Mul (x, w) y = Tanh (a)" if self._refuses("matmul") else "y = MatMul (x, w)"
+        text = f"(float[{size},{size}] x) => (float[{size},{size}] y) {{{body}}}"
         model = kernel("product", text, weights)
         compiled = self.toolchain.compile(model, parsed, tmp_path)
         x = np.random.default_rng(2).standard_normal((size, size)).astype(np.float32)

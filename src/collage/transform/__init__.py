@@ -1,4 +1,4 @@
-"""The pass infrastructure, after Relay's (``docs/spec.md``), and the generic passes.
+"""The pass infrastructure, after Relay's (``SOURCES.md``), and the generic passes.
 
 ::
 

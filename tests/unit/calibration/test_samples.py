@@ -198,7 +198,7 @@ def test_what_is_no_iterable_of_samples_is_a_sentence(model, tmp_path, source):
 
 
 def test_a_folder_without_samples_and_a_path_without_a_file_are_sentences(model, tmp_path):
-    with pytest.raises(UsageError, match=r"no \.npz file"):
+    with pytest.raises(UsageError, match=r"neither \.npz files nor images"):
         open_data(tmp_path, model, tmp_path / "work")
     with pytest.raises(UsageError, match="does not exist"):
         open_data(tmp_path / "nowhere", model, tmp_path / "work")

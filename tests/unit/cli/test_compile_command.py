@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from collage.cli import main
+from collage.cli._options import _targets
 from collage.compiler import pipeline
 from collage.options import CompileOptions
 from collage.report import Numerics, Report, SearchFacts
@@ -26,7 +27,7 @@ class Slow:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[CompileOptions]:
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[CompileOptions]:
     """The options of each compilation; none takes place."""
     told: list[CompileOptions] = []
 
@@ -35,6 +36,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[CompileOptions]:
         return Slow()
 
     monkeypatch.setattr(pipeline, "compile", compile_)
+    monkeypatch.chdir(tmp_path)
+    Path("m.onnx").touch()
     return told
 
 
@@ -86,4 +89,21 @@ def test_choices_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["compile", "--help"])
     said = capsys.readouterr().out
-    assert "10|50|90" in said and "fast|proof|exhaustive" in said
+    assert all(form in said for form in ("10|50|90", "fast|proof|exhaustive"))
+
+
+def test_targets_are_completed() -> None:
+    assert _targets("on") == ["onednn", "onnxruntime"] and "llvm" in _targets("") and "host" not in _targets("")
+
+
+def test_the_limit_is_told_before_anything_is_compiled(
+    asked: list[CompileOptions], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["compile", "m.onnx", "-o", str(tmp_path / "o.collage"), "--json", "--threads", "4096"]
+    with pytest.raises(SystemExit):
+        main([*words, "--precision", "int8", "--data", "samples"])
+    said = capsys.readouterr().err
+    assert "may drop by at most 1.00%" in said and "4096 on" in said
+    with pytest.raises(SystemExit):
+        main([*words, "--data", "samples"])
+    assert "--data decides nothing" in capsys.readouterr().err

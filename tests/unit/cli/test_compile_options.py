@@ -10,8 +10,9 @@ import pytest
 
 from collage._errors import ConfigError, UsageError
 from collage.cli._app import _main
-from collage.cli._compile_options import read_context, read_fusion, read_penalties
+from collage.cli._compile_options import read_context, read_fusion
 from collage.fusion import FusionOptions, FusionStyle
+from collage.option_texts import read_penalties
 from collage.transform import PassContext
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from collage.cli._app import _main
 
-OLD = Path(__file__).parents[2] / "data" / "schema_1.collage"
+OLD = Path(__file__).parents[2] / "data" / "0.1.0.collage"
 
 
 def report(*arguments: str | Path) -> int:
@@ -19,7 +19,7 @@ def report(*arguments: str | Path) -> int:
 def test_an_old_artefact_makes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(OLD, "-o", tmp_path / "report.html") == 0
     html = (tmp_path / "report.html").read_text()
-    assert html.startswith("<!DOCTYPE html>") and "schema_1.collage" in html
+    assert html.startswith("<!DOCTYPE html>") and "0.1.0.collage" in html
     assert "written to" in capsys.readouterr().out
 
 

@@ -147,8 +147,10 @@ def test_an_old_report_explains_what_it_can() -> None:
     report = {
         "winner": "mix 1",
         "kernels": [{"name": "k0", "nodes": ["a", "b"], "operators": "Conv, Relu", "estimate_us": 3.0, "rule": "r"}],
-        "finalists": [{"name": "llvm", "kernels": 1, "status": "ok", "measured_us": {"median": 9.0}, "reason": None}],
-        "singles": [{"target": "llvm", "status": "wrong", "measured_us": None, "reason": "differs"}],
+        "rows": [
+            {"name": "llvm", "kind": "mix", "kernels": 1, "verdict": "slower", "measured_us": {"median": 9.0}},
+            {"target": "llvm", "kind": "single", "verdict": "wrong", "measured_us": None, "reason": "differs"},
+        ],
     }
     explanation = Explanation.of(record_of_report(report, [("k0", LLVM), ("k1", OPENVINO)]))
     assert [kernel.operators for kernel in explanation.kernels] == ["Conv, Relu", "?"]
@@ -161,12 +163,11 @@ def test_an_old_report_explains_what_it_can() -> None:
     "report",
     [
         {},
-        {"kernels": 3, "finalists": {}, "singles": "x", "winner": 4},
+        {"kernels": 3, "rows": "x", "winner": 4},
         {"kernels": [None, {"name": 3}, {"name": "k0", "nodes": "ab", "estimate_us": "fast", "operators": []}]},
         {
             "kernels": [{"name": "k0", "nodes": [1, None], "estimate_us": float("nan")}],
-            "finalists": [{}],
-            "singles": [{}],
+            "rows": [{}, {"kind": "single"}, {"kernels": 1}],
         },
     ],
 )

@@ -13,7 +13,7 @@ from collage.fleet.machines import MachineType
 from collage.fleet.models import ModelFiles
 from collage.runtime._zip import write_zip
 
-KEPT = Path(__file__).parents[2] / "data" / "schema_1.collage"
+KEPT = Path(__file__).parents[2] / "data" / "0.1.0.collage"
 DIGEST = "5" * 64
 MACHINE = MachineType("small", "0123456789abcdef", {})
 

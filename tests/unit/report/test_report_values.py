@@ -19,9 +19,8 @@ SCHEMA_FILE = Path(__file__).parents[3] / "docs" / "report.schema.json"
 @settings(max_examples=60, deadline=None)
 @given(instances(Report))
 def test_json_holds_all_of_a_report(report: Report) -> None:
-    for with_old_keys in (False, True):
-        text = json.dumps(report.as_json(with_old_keys=with_old_keys), allow_nan=False)
-        assert Report.from_json(json.loads(text)) == report
+    text = json.dumps(report.as_json(), allow_nan=False)
+    assert Report.from_json(json.loads(text)) == report
 
 
 def test_unknown_keys_are_ignored_and_absent_ones_get_defaults() -> None:
@@ -69,7 +68,7 @@ def test_depth_and_number_of_values_are_bounded() -> None:
         deep = [deep]
     for much in (deep, [0] * 1_100_000):
         with pytest.raises(ValueError, match="too many values"):
-            Report.from_json({"schema": 2, "tried": {"a": much}})
+            Report.from_json({"schema": 1, "tried": {"a": much}})
 
 
 def test_a_report_of_a_later_schema_is_not_guessed_at() -> None:
@@ -98,16 +97,10 @@ def test_the_best_of_the_menu_is_told_once_if_it_is_of_the_models_own_precision(
     assert Report().gains == () and Report().gain("best_of_menu") is None
 
 
-def test_a_report_is_read_as_a_mapping_with_the_old_keys_too() -> None:
+def test_a_report_is_read_as_a_mapping() -> None:
     report = sample()
     assert report["winner"] == "mix 1" and report["kernels"][0]["nodes"] == ["a", "b"]
-    assert report["speedup_vs_best_single"] == 1.5 and report["speedup_interval"] == [1.45, 1.55]
-    assert report["measured_us"] == {"median": 810.0, "p10": 800.0, "p90": 850.0}
-    assert {row["target"]: row["raced"] for row in report["singles"]}["llvm"] is False
-    assert [row["name"] for row in report["finalists"]][:2] == ["mix 1", "mix 2"]
-    assert {row["target"]: row["status"] for row in report["singles"]}["llvm -compiler=wrong"] == "wrong"
-    assert {**report} == report.as_json(with_old_keys=True)
-    assert "speedup_vs_best_single" not in report.as_json()
+    assert {**report} == report.as_json()
 
 
 def test_an_empty_report_is_false() -> None:

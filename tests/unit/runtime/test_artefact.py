@@ -102,18 +102,18 @@ def test_a_save_that_fails_leaves_what_was_there(small: Executable, tmp_path: Pa
     assert_right(collage.load(path))
 
 
-def test_the_first_artefacts_load_for_ever() -> None:
-    """Schema 1, as it was written by the first version; native code in it is rebuilt where it does not fit."""
-    data = np.load(DATA / "schema_1.npz")
-    loaded = collage.load(DATA / "schema_1.collage")
+def test_artefacts_of_the_first_release_load() -> None:
+    """An artefact of 0.1.0; native code in it is rebuilt where it does not fit."""
+    data = np.load(DATA / "0.1.0.npz")
+    loaded = collage.load(DATA / "0.1.0.collage")
     assert {kernel.compiled.toolchain for kernel in loaded.recipe.kernels} == {"openvino", "host", "tvm", "onnxruntime"}
     np.testing.assert_allclose(loaded.run({"x": data["x"]})["y"], data["y"], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("what", ["machine", "build"])
 def test_native_code_that_does_not_fit_is_rebuilt(tmp_path: Path, what: str) -> None:
-    data = np.load(DATA / "schema_1.npz")
-    path = collage.load(DATA / "schema_1.collage").save(tmp_path / "m.collage")
+    data = np.load(DATA / "0.1.0.npz")
+    path = collage.load(DATA / "0.1.0.collage").save(tmp_path / "m.collage")
     manifest = json.loads((path / "manifest.json").read_text())
     if what == "machine":
         manifest["machine"]["isa"] = "0" * 16
@@ -139,11 +139,3 @@ def test_a_toolchain_that_is_not_here_is_named(artefact: Path) -> None:
     (artefact / "manifest.json").write_text(text.replace('"toolchain": "host"', '"toolchain": "elsewhere"'))
     with pytest.raises(ArtefactError, match="elsewhere"):
         collage.load(artefact)
-
-
-def test_schema_2_is_written_only_where_it_is_needed(small: Executable, tmp_path: Path) -> None:
-    schemas = {}
-    for recipe_only in (False, True):
-        path = small.save(tmp_path / f"{recipe_only}.collage", recipe_only=recipe_only)
-        schemas[recipe_only] = json.loads((path / "manifest.json").read_text())["schema"]
-    assert schemas == {False: 1, True: 2}

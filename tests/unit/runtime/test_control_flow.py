@@ -309,7 +309,7 @@ def test_an_artefact_comes_back_and_its_kernels_can_be_built_again(tmp_path: Pat
     executable.save(tmp_path / "recipe", recipe_only=True)
     executable.save(tmp_path / "zipped.zip")
     manifest = json.loads((tmp_path / "whole" / "manifest.json").read_text())
-    assert manifest["schema"] == 5
+    assert manifest["schema"] == 1
     inside = [part["target"] for kernel in manifest["kernels"] for part in kernel["compiled"].get("parts", ())]
     assert {"llvm -compiler=onnxruntime", "llvm -compiler=host"} == set(inside)
     for name, rebuild in (("whole", False), ("whole", True), ("recipe", False), ("zipped.zip", False)):

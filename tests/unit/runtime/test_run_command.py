@@ -16,8 +16,8 @@ from tests.unit.runtime.conftest import expected
 
 from collage._errors import UsageError
 from collage.cli._app import _main
-from collage.cli._arguments import read_files
 from collage.cli._run import _file_names
+from collage.option_texts import read_files
 from collage.runtime import Executable, read_inputs
 from collage.testing import executable_of
 

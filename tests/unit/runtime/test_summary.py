@@ -47,8 +47,8 @@ def test_what_the_report_does_not_hold_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("value", [None, "<b>", [], {}, True, -1.0, float("nan"), 10**400, {"median": "4"}])
-def test_a_report_of_schema_1_may_hold_anything(value: Any) -> None:
-    for told in ({"measured_us": value, "kernels": value}, {"kernels": [value], "finalists": [value]}):
+def test_a_report_may_hold_anything(value: Any) -> None:
+    for told in ({"rows": value, "kernels": value}, {"kernels": [value], "rows": [value]}):
         try:
             report = Report.from_json(told)
         except ValueError:

@@ -7,10 +7,8 @@ import re
 
 import pytest
 
-import collage
 from collage.cli._console import progress
-from collage.compiler import pipeline
-from collage.system.progress import Note, Progress, ProgressEvent, shown
+from collage.system.progress import Progress, ProgressEvent, shown
 
 PHASES = ("read", "search", "compare")
 
@@ -64,15 +62,3 @@ def test_verbose_writes_every_step_and_quiet_none(capsys: pytest.CaptureFixture[
         said = capsys.readouterr().err
         assert said.count("\n") == lines and "\x1b" not in said
     assert not logging.getLogger("collage").handlers
-
-
-def test_say_is_deprecated_and_still_called() -> None:
-    said: list[str] = []
-    events: list[ProgressEvent] = []
-    with pytest.warns(DeprecationWarning, match="progress="):
-        callback = pipeline._callback(events.append, said.append)
-    Progress(callback, PHASES)("reading")
-    assert said == ["reading"] and [event.text for event in events] == ["reading"]
-    with pytest.warns(DeprecationWarning, match="progress="), pytest.raises(collage.CollageError):
-        collage.compile("nowhere.onnx", ["onnxruntime"], say=said.append)
-    assert [text for text in said[1:] if not isinstance(text, Note)] == ["reading the model"]

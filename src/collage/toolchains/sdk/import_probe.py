@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from collage import _distribution
 from collage.toolchains.sdk.model_files import one_line
 
 __all__ = ["NOT_INSTALLED", "import_failure", "importing_here", "install_command", "is_alone"]
@@ -67,8 +68,8 @@ def install_command(extra: str, *, again: bool = False) -> str:
         extra: Its name.
         again: Something is there, and damaged.
     """
-    name = "collage" if importlib.util.find_spec("collage.compiler") else "collage-runtime"
-    return f"pip install {'--force-reinstall ' if again else ''}'{name}[{extra}]'"
+    runtime = importlib.util.find_spec("collage.compiler") is None
+    return _distribution.install_command(extra, runtime=runtime, again=again) + _distribution.WHERE
 
 
 def import_failure(

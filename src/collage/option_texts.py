@@ -1,4 +1,7 @@
-"""Readers of options that the library of the command line cannot read. All raise UsageError for wrong values."""
+"""Readers of options that are written as text: on the command line, in files, and in Python.
+
+All raise UsageError for wrong values.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,22 @@ from pathlib import Path
 
 from collage._errors import UsageError
 
-__all__ = ["as_name", "read_dims", "read_files", "read_lengths", "read_pairs", "read_seconds"]
+__all__ = [
+    "as_name",
+    "read_budget",
+    "read_dims",
+    "read_drop",
+    "read_files",
+    "read_lengths",
+    "read_pairs",
+    "read_penalties",
+    "read_precision",
+    "read_seconds",
+    "read_share",
+]
+
+# A network that loses more than a tenth of its answers is of no use: a larger number is most probably meant in percent.
+_LARGEST_PLAIN_DROP = 0.1
 
 
 def as_name(text: str) -> str:
@@ -83,5 +101,57 @@ def read_seconds(text: str | None) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e9:
-        raise UsageError(f"cannot read the time {text!r}; write for example 90s, 5m or 1h")
+        raise UsageError(f"cannot read the time {text!r}", hint="write for example 90s, 5m or 1h")
     return value
+
+
+def read_budget(text: str) -> float:
+    """Read the time of a whole compilation, which is not nothing."""
+    if not (seconds := read_seconds(text)):
+        raise UsageError(f"a time budget of {text} leaves no time", hint="leave the option out for no limit")
+    return seconds
+
+
+def read_share(text: str, option: str = "") -> float:
+    """Read ``0.005`` or ``0.5%``: a share."""
+    number, percent, rest = text.strip().partition("%")
+    try:
+        value = float(number) / (100.0 if percent else 1.0)
+    except ValueError:
+        value = -1.0
+    if rest or not 0 <= value < 1:
+        raise UsageError(f"cannot read {option} {text!r}", hint="write a share, such as 0.005, or 0.5%")
+    return value
+
+
+def read_drop(text: str) -> float:
+    """Read the largest drop of a metric, and ask back if a plain number is more than a tenth."""
+    value = read_share(text, "--max-drop")
+    if value > _LARGEST_PLAIN_DROP and "%" not in text:
+        raise UsageError(
+            f"--max-drop {text} allows a drop of {value:.0%}",
+            hint=f"for {value:g} % write --max-drop {value:g}%; for {value:.0%} write --max-drop {value * 100:g}%",
+        )
+    return value
+
+
+def read_precision(text: str) -> str:
+    """Read ``int8``; other names of types get a hint at the limit that admits them."""
+    name = text.lower().replace("_", "").replace("-", "")
+    if name in ("int8", "i8", "8bit"):
+        return "int8"
+    hint = "--precision int8, or --accuracy-budget 1%, which admits kernels in 16 bits too"
+    raise UsageError(f"--precision {text} names no precision that can be asked for", hint=hint)
+
+
+def read_penalties(items: Sequence[str]) -> dict[str, float]:
+    """Read ``openvino=20``, in microseconds, as seconds."""
+    penalties = {}
+    for name, text in read_pairs(items, "--launch-penalty", "TOOLCHAIN=MICROSECONDS").items():
+        try:
+            penalties[name] = float(text) * 1e-6
+        except ValueError:
+            raise UsageError(f"--launch-penalty {name}={text}: {text!r} is not a number of microseconds") from None
+        if not 0 <= penalties[name] < float("inf"):
+            raise UsageError(f"--launch-penalty {name}={text}: it is not a number from zero up")
+    return penalties
