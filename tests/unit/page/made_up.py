@@ -113,7 +113,7 @@ def report(views: list[KernelView], prefix: str = "/net") -> Report:
             1e-6,
             2.1e-6,
             1e-4,
-            ReferenceFacts("original", "onnxruntime 1.31.1", None, ("zeros", "tiny and large")),
+            reference=ReferenceFacts("original", "onnxruntime 1.31.1", None, ("zeros", "tiny and large")),
         ),
         warnings=(f"values of '{prefix}/value0' are NaN in places",),
         machine=Machine("Example CPU @ 3 GHz", 2, 8 << 30, "Linux x86_64", "0.1.0", {MENU[1]: "openvino 2026.4.1"}),
