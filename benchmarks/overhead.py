@@ -24,6 +24,8 @@ and the vendor's interface against itself as a measure of noise.
 each kernel); and whole models as one kernel against that kernel and the vendor's interface (at most 2 % or 3 µs). Exit code 1
 beyond that.
 
+It also times kernels that take indices against the same kernels without Collage's checks (at most 2 % or 3 µs).
+
 ``--threads`` and ``--json`` are of the level ``toolchain``.
 """
 
@@ -37,6 +39,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +56,8 @@ from collage.frontend import make_inputs, read_model
 from collage.target import Target
 from collage.testing import executable_of
 from collage.testing._toolchain_kernels import kernel
-from collage.toolchains import LoadOptions, registry
+from collage.toolchains import LoadOptions, compile_for, load_for, registry
+from collage.transform import prepare
 
 TARGETS = ("onnxruntime", "openvino", "llvm")
 LIMIT_US = 5.0
@@ -183,6 +187,65 @@ def whole_models(models: Sequence[ir.Model], names: Sequence[str], rounds: int) 
     return fine
 
 
+def lookups() -> list[ir.Model]:
+    """Return a text classifier and a generator of pictures of a class; of the first also one that computes its indices."""
+    random = np.random.default_rng(0)
+
+    def normal(*shape: int) -> np.ndarray:
+        return random.standard_normal(shape).astype(np.float32) / 10
+
+    layers = "{made} e = Gather (table, {of}) h = MatMul (e, w) r = Relu (h) y = MatMul (r, v)"
+    text = f"(int64[1,32] ids) => (float[1,32,64] y) {{{layers}}}"
+    weights = {"table": normal(1000, 64), "w": normal(64, 256), "v": normal(256, 64)}
+    body = "g = Gather (table, label) s = Reshape (g, plane) c = Conv <pads = [1,1,1,1]> (x, w) a = Add (c, s) r = Relu (a)"
+    picture = (
+        f"(float[1,3,48,48] x, int64[1] label) => (float[1,3,48,48] y) {{{body} y = Conv <pads = [1,1,1,1]> (r, v)}}"
+    )
+    return [
+        kernel("embedding", text.replace("{made}", "").replace("{of}", "ids"), weights),
+        kernel(
+            "shifted",
+            text.replace("{made}", "i = Add (ids, two)").replace("{of}", "i"),
+            {**weights, "two": np.array(2, np.int64)},
+        ),
+        kernel(
+            "generator",
+            picture,
+            {
+                "table": normal(10, 64),
+                "plane": np.array([1, 64, 1, 1]),
+                "w": normal(64, 3, 3, 3),
+                "v": normal(3, 64, 3, 3),
+            },
+        ),
+    ]
+
+
+def index_checks(names: Sequence[str], rounds: int) -> bool:
+    """Time kernels that check indices beside the same kernels as the toolchain compiles them by itself."""
+    print(f"\n{'index checks':<28}{'without us':>12}{'with us':>12}{'on top us':>12}{'ratio':>8}{'noise':>8}")
+    fine = True
+    for name, model in itertools.product(names, map(prepare, lookups())):
+        toolchain = registry().get(name)
+        target, options = registry().parse_target(toolchain.targets[0]), LoadOptions(exclusive=True)
+        feeds = {key: np.ones_like(value) for key, value in make_inputs(model).items()}
+        with tempfile.TemporaryDirectory() as plain, tempfile.TemporaryDirectory() as checked:
+            compiled = toolchain.compile(model, target, Path(plain))
+            ours = compile_for(toolchain, model, target, Path(checked))
+            calls = [
+                *(toolchain.load(compiled, target, Path(plain), options) for _ in range(2)),
+                load_for(toolchain, ours, target, Path(checked), options),
+            ]
+            given = [feeds[each] for each in ours.inputs]
+            without, again, with_checks = medians([partial(call, given) for call in calls], rounds)
+        extra_us, ratio, noise = (with_checks - without) * 1e6, with_checks / without, again / without
+        is_fine = extra_us <= MODEL_LIMIT_US or ratio <= max(1.02, noise, 1 / noise)
+        fine = fine and is_fine
+        figures = f"{without * 1e6:>12.1f}{with_checks * 1e6:>12.1f}{extra_us:>12.1f}{ratio:>8.3f}{noise:>8.3f}"
+        print(f"{name + ' ' + str(model.graph.name):<28}{figures}" + ("" if is_fine else "  BEYOND"), flush=True)
+    return fine
+
+
 def contract_level(options: argparse.Namespace) -> bool:
     """Time kernels through the contract beside the vendors' own interfaces."""
     print(f"{'toolchain':<14}{'model':<20}{'vendor API us':>14}{'kernel us':>12}{'ratio':>8}{'noise':>8}")
@@ -207,6 +270,7 @@ def runtime_level(options: argparse.Namespace) -> bool:
     fine = not options.kernels or tiny_kernels(options.kernels, rounds)
     named = set(options.toolchains) & set(registry().names())
     fine = whole_models(models_of(options), sorted(named), rounds) and fine
+    fine = index_checks(sorted(named - {"onnxruntime"}), rounds) and fine
     print(f"\n{'within' if fine else 'BEYOND'} 5 us per kernel, and 2 % or 3 us per model")
     return fine
 

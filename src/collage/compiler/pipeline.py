@@ -143,10 +143,10 @@ def compile(
             progress = stack.enter_context(shown())
         told = Progress(progress, _PHASES, options.time_budget_s)
         told.enter("read")
-        for note in assumed_options(options, menu) if estimator is None else ():
-            told(note)
         told("reading the model")
         source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
+        for note in assumed_options(options, menu) if estimator is None else ():
+            told(note)
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
         survey, session, facts = open_model(

@@ -16,7 +16,7 @@ import onnx_ir.passes.common as common
 from collage._errors import ModelError
 from collage.frontend._exporter_paths import drop_exporter_paths
 from collage.frontend._proto import reattach_weights, skeleton
-from collage.frontend._sandbox import convert_functions
+from collage.frontend._sandbox import convert_functions, infer_shapes
 from collage.graph import copy_model
 
 __all__ = ["MAX_IR_VERSION", "MIN_IR_VERSION", "canonicalise", "lift_constants", "name_everything", "remove_unused"]
@@ -125,7 +125,8 @@ def _inline_with_conversion(model: ir.Model) -> None:
     """Let ONNX expand functions of another operator set, which it converts on the way."""
     weights = copy_model(model)
     common.RemoveInitializersFromInputsPass()(weights)
-    expanded = ir.from_proto(convert_functions(skeleton(weights)))
+    # The converter asks for the types of all values that functions take.
+    expanded = ir.from_proto(convert_functions(infer_shapes(skeleton(weights))))
     reattach_weights(expanded, weights)
     model.graph = expanded.graph
 

@@ -34,7 +34,7 @@ from collage.frontend._scopes import check_structure
 from collage.frontend._sparse import with_dense_constants
 from collage.frontend._tensors import TensorFacts
 from collage.frontend._wire_format import check_framing
-from collage.graph import copy_model
+from collage.graph import copy_model, forget_lengths
 from collage.system.sparse_files import has_large_holes
 
 if TYPE_CHECKING:
@@ -239,6 +239,7 @@ def _finish(model: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Model:
         lift_constants(model)
         _type_weights(model)
         load_small_tensors(model, budgets.inner_bytes)
+        forget_lengths(model)
         canonicalise(model)
         if convert_opset:
             raise_opset(model)

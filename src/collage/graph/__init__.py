@@ -23,6 +23,7 @@ from collage.graph._extract import COMPOSITE, all_nodes, extract, needed_functio
 from collage.graph._handle import tensor_handle
 from collage.graph._index_set import IndexSet, bits_of, iterate_bits
 from collage.graph._kernels import KernelCall, kernel_model, kernels_of, operators_of
+from collage.graph._lengths import FROM_LENGTHS, follows_from_lengths, forget_lengths, note_lengths
 from collage.graph._mapped_tensor import MappedTensor, load_mapped
 from collage.graph._names import NameSupply
 from collage.graph._op_kind import OpKind, is_view, known_operators, main_op_type, op_kind, register_op_kind
@@ -35,6 +36,7 @@ from collage.graph._traversal import GraphLike, bodies, constant_tensor, stored_
 __all__ = [
     "ANY_VALID",
     "COMPOSITE",
+    "FROM_LENGTHS",
     "GLOBAL_SYMBOL",
     "KERNEL_DOMAIN",
     "NODE_PRECISION",
@@ -62,6 +64,8 @@ __all__ = [
     "copy_model",
     "drop_precisions",
     "extract",
+    "follows_from_lengths",
+    "forget_lengths",
     "is_view",
     "iterate_bits",
     "keep_in_float",
@@ -71,6 +75,7 @@ __all__ = [
     "load_mapped",
     "main_op_type",
     "needed_functions",
+    "note_lengths",
     "op_kind",
     "operators_of",
     "partition",

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from collage.graph._lengths import FROM_LENGTHS
+
 __all__ = [
     "NODE_PRECISION",
     "VALUE_MEANS",
@@ -83,8 +85,8 @@ def calibration_notes(value: ir.Value) -> tuple[str | None, str | None]:
 
 
 def copy_notes(old: ir.Value, new: ir.Value) -> None:
-    """Copy the range and means of one value to another."""
-    for key in (VALUE_RANGE, VALUE_MEANS):
+    """Copy the range and means of one value to another, and whether it follows from lengths."""
+    for key in (VALUE_RANGE, VALUE_MEANS, FROM_LENGTHS):
         if (text := old.metadata_props.get(key)) is not None:
             new.metadata_props[key] = text
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from collage.graph._calibrated import NODE_PRECISION
 from collage.graph._extract import COMPOSITE
+from collage.graph._lengths import FROM_LENGTHS
 from collage.graph._op_kind import is_shape_operand
 from collage.graph._traversal import GraphLike, bodies, constant_tensor, post_dfs
 
@@ -24,11 +25,11 @@ def structural_hash(model: ir.Model, *, classify_weights: bool = True) -> str:
     """The sha256, in hexadecimal digits, of the computation of an extracted kernel.
 
     It depends on operators with their domains and opset versions, attributes with control-flow bodies, how values
-    connect nodes, the order, types and shapes of inputs and outputs (names of symbolic dimensions included), on the
-    labels of labelled parts, on the precision noted for nodes, and on small constants (see
-    :func:`is_part_of_structure`). Other weights count by type, shape and :func:`weight_class`. It does not depend on
-    names of nodes, values, functions or graphs, on doc strings, on the order of the node list, on nodes that reach no
-    output, on ranges noted for values, or on types noted for inner values, which follow from the rest.
+    connect nodes, the order, types and shapes of inputs and outputs (names of symbolic dimensions included), on which
+    inputs follow from lengths, on the labels of labelled parts, on the precision noted for nodes, and on small
+    constants (see :func:`is_part_of_structure`). Other weights count by type, shape and :func:`weight_class`. It does
+    not depend on names of nodes, values, functions or graphs, on doc strings, on the order of the node list, on nodes
+    that reach no output, on ranges noted for values, or on types noted for inner values, which follow from the rest.
 
     Args:
         model: An extracted kernel, or any other model.
@@ -88,6 +89,8 @@ class _Hasher:
         for value in graph.inputs:
             self._number[value] = len(self._number)
             self._write(*_type_of(value))
+            if FROM_LENGTHS in value.metadata_props:
+                self._write("lengths")
         for node in post_dfs(graph):
             if constant_tensor(node.outputs[0]) is None:
                 self._add_node(node, opsets)

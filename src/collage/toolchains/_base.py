@@ -60,6 +60,7 @@ class ToolchainBase:
     optimises_whole_graphs = True
     on_default_menu = True
     checks_indices_on: tuple[str, ...] = ()
+    checks_sizes_of: tuple[str, ...] = ()
     reads_contributed = False
 
     @property

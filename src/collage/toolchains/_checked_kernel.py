@@ -44,7 +44,7 @@ class IndexCheck:
         lengths: A length for each entry of an index; one length for plain indices.
         counts_back: True if negative indices count from the end.
         is_count: True for numbers of elements, which may be as large as the length.
-        always_runs: False if the operator is in a body that may not run.
+        is_certain: False if an index beyond may be right: the operator is in a body that may not run, or a cast wraps the index.
     """
 
     operator: str
@@ -52,7 +52,7 @@ class IndexCheck:
     lengths: tuple[Length, ...]
     counts_back: bool = True
     is_count: bool = False
-    always_runs: bool = True
+    is_certain: bool = True
 
     def as_json(self) -> dict[str, Any]:
         """JSON values only."""
@@ -71,7 +71,7 @@ class IndexCheck:
             str(data["operator"]),
             index if isinstance(index, int) else tuple(map(_pair, index)),
             tuple(lengths),
-            *(bool(data[name]) for name in ("counts_back", "is_count", "always_runs")),
+            *(bool(data[name]) for name in ("counts_back", "is_count", "is_certain")),
         )
 
     def reads(self) -> Iterable[int]:
@@ -220,11 +220,12 @@ def _check(check: IndexCheck, names: Sequence[str], inputs: int) -> _Check:
 
     def quickly(values: Sequence[Tensor]) -> None:
         x = values[position]
+        size = x.size
         # Reductions of NumPy take longer than a small kernel, so a single number is read as one.
-        if x.size == 1:
+        if size == 1:
             if 0 <= x.item() <= most:
                 return
-        elif x.size:
+        elif size:
             unsigned = x.view(_UNSIGNED[x.itemsize])
             if unsigned.item(unsigned.argmax()) <= most:
                 return
@@ -238,5 +239,5 @@ def _check(check: IndexCheck, names: Sequence[str], inputs: int) -> _Check:
 def _beyond(check: IndexCheck, name: str, index: int, least: int, largest: int) -> Exception:
     what = "length" if check.is_count else "index"
     text = f"{what} {index} of {name} is beyond what {check.operator} takes: {least} to {largest}"
-    # An operator that may not run must not fail: the host, which takes the kernel over, finds out.
-    return InputError(text) if check.always_runs else Unsupported(text)
+    # What may be right must not fail: the host, which takes the kernel over, finds out.
+    return InputError(text) if check.is_certain else Unsupported(text)

@@ -343,7 +343,8 @@ class Toolchain(Protocol):
     One that reads operators which ONNX Runtime's optimisers make (``com.microsoft.FusedConv``) may set
     ``reads_contributed = True``: all others are given ONNX's own operators in their place. One that raises an error for every
     index beyond its tensor, as ONNX demands, may set ``checks_indices_on = ("llvm",)``, the kinds of target where it does.
-    For all others Collage checks indices, see ``docs/security.md``.
+    For all others Collage checks indices, see ``docs/security.md``. One that is right, or raises an error, for all sizes, axes
+    and steps of an operator, and for indices that are longer than its data, may name it in ``checks_sizes_of``.
     """
 
     name: str

@@ -11,14 +11,15 @@ that takes indices:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from collage._errors import Unsupported
-from collage.graph import NameSupply, bodies, constant_tensor, copy_model
+from collage.graph import NameSupply, constant_tensor, copy_model, follows_from_lengths
 from collage.toolchains._checked_kernel import IndexCheck, Length
 from collage.toolchains.sdk.integer_bounds import Bounds, IntegerBounds
 from collage.toolchains.sdk.model_files import elem_type, refuse_operators, values_of
@@ -64,7 +65,10 @@ _TAKES: Mapping[str, tuple[_Takes, ...]] = {
 _TAKES_POINTS = ("GatherND", "ScatterND")
 """Operators whose indices are points: each has an entry for several axes."""
 _ON_OTHER_AXES = ("GatherElements", "Scatter", "ScatterElements")
-"""Operators whose indices must not be longer than the data on the axes that they do not point along."""
+"""Operators whose indices must not be longer than the data on the axes that they do not point along.
+
+A toolchain that raises an error then names them in ``checks_sizes_of``.
+"""
 _REFUSED: Mapping[str, int] = {
     **{"MaxUnpool": 1, "NegativeLogLikelihoodLoss": 1, "SoftmaxCrossEntropyLoss": 1, "TensorScatter": 2},
     **{"EmbedLayerNormalization": 0, "GatherBlockQuantized": 1, "GroupQueryAttention": 5, "SequenceAt": 1},
@@ -127,32 +131,40 @@ class CheckedModel(NamedTuple):
     added: Sequence[int]
 
 
-def with_index_checks(kernel: ir.Model) -> CheckedModel:
+def with_index_checks(kernel: ir.Model, checks_sizes_of: Collection[str] = ()) -> CheckedModel:
     """Return a kernel whose indices can be checked when it runs.
+
+    Args:
+        kernel: The kernel.
+        checks_sizes_of: Operators whose sizes, and lengths of indices, the toolchain itself checks.
 
     Raises:
         Unsupported: An index that is computed in the kernel cannot be checked.
     """
-    uses = _uses(kernel.graph)
-    if not uses:
+    uses, ranges = _uses(kernel.graph, checks_sizes_of), _ranges(kernel.graph)
+    if not uses and not ranges:
         return CheckedModel(kernel, (), (), ())
-    if not all(_is_given(kernel.graph, use) for use in uses):
+    made = [*ranges, *(use.node for use in uses if not _is_given(kernel.graph, use))]
+    if made:
         # Max and Min of integers, which keep indices in range.
         if kernel.opset_imports.get("", 0) < _BOUNDS_INTEGERS:
-            raise Unsupported(f"the indices of {_shown(uses[0].node)} cannot be checked before operator set 12")
+            raise Unsupported(f"the indices of {_shown(made[0])} cannot be checked before operator set 12")
         kernel = copy_model(kernel)
-        uses = _uses(kernel.graph)
+        uses, ranges = _uses(kernel.graph, checks_sizes_of), _ranges(kernel.graph)
     before = set(kernel.graph)
     writer = _Writer(kernel.graph)
     checks = [writer.check(use) for use in uses]
+    for node in ranges:
+        writer.end_at_start(node)
     added = [i for i, node in enumerate(kernel.graph) if node not in before]
     return CheckedModel(kernel, tuple(dict.fromkeys(checks)), writer.outputs, added)
 
 
-def refusal(node: ir.Node) -> str | None:
+def refusal(node: ir.Node, checks_sizes_of: Collection[str] = ()) -> str | None:
     """Return the reason why an operator takes what cannot be checked: indices, sizes or axes; None if it does not.
 
-    Sizes are trusted if they follow from lengths of tensors and from constants alone.
+    Sizes are trusted if they follow from lengths of tensors and from constants alone, and for operators whose sizes the
+    toolchain itself checks.
     """
     refused = _REFUSED.get(node.op_type)
     if refused is not None and _varies(node, refused):
@@ -161,35 +173,40 @@ def refusal(node: ir.Node) -> str | None:
         is_rotary = node.op_type == "RotaryEmbedding"
         return f"the toolchain does not check the positions that {_shown(node)} takes" if is_rotary else None
     places = (1,) if node.op_type.startswith("Reduce") else _PARAMETERS.get(node.op_type, ())
-    for place in places:
+    for place in () if node.op_type in checks_sizes_of else places:
         value = node.inputs[place] if len(node.inputs) > place else None
-        if value is not None and not _follows_from_lengths(value):
+        if value is not None and not follows_from_lengths(value):
             return f"the toolchain does not check the sizes, axes or steps that {_shown(node)} takes ({value.name!r})"
+    if node.op_type == "Tile" and _bounds(node, 1).low < 0:
+        return f"the toolchain does not check that {_shown(node)} repeats no negative number of times"
+    if node.op_type == "Range" and _bounds(node, 2).low <= 0 <= _bounds(node, 2).high:
+        return f"the toolchain does not check the step of {_shown(node)}"
     return None
 
 
-def _follows_from_lengths(value: ir.Value) -> bool:
-    open_, seen = [value], set[ir.Value]()
-    while open_:
-        each = open_.pop()
-        if each in seen or _constant(each) is not None:
-            continue
-        seen.add(each)
-        node = each.producer()
-        if node is None or any(True for _ in bodies(node)):
-            return False
-        if node.op_type not in ("Shape", "Size") or node.domain:
-            open_ += [x for x in node.inputs if x is not None]
-    return True
+def _bounds(node: ir.Node, place: int) -> Bounds:
+    value = node.inputs[place]
+    return Bounds(0, 0) if value is None else IntegerBounds(2**63 - 1, trusts_floats=False).of(value)
 
 
-def _uses(graph: ir.Graph) -> list[_Use]:
-    refuse_operators(refusal, graph)
+def _ranges(graph: ir.Graph) -> list[ir.Node]:
+    """Return the ranges that may end before they start: empty in ONNX, a crash or nonsense in toolchains."""
+    ranges = [node for node in graph.all_nodes() if node.op_type == "Range" and not node.domain]
+    return [node for node in ranges if not _is_forward(node)]
+
+
+def _is_forward(node: ir.Node) -> bool:
+    start, end, step = (_bounds(node, place) for place in range(3))
+    return (step.low > 0 and start.high <= end.low) or (step.high < 0 and end.high <= start.low)
+
+
+def _uses(graph: ir.Graph, checks_sizes_of: Collection[str]) -> list[_Use]:
+    refuse_operators(partial(refusal, checks_sizes_of=checks_sizes_of), graph)
     proofs = IntegerBounds(2**63 - 1, trusts_floats=False)
-    return [use for node in graph.all_nodes() for use in _of_node(node) if not _is_proven(use, proofs)]
+    return [use for node in graph.all_nodes() for use in _of_node(node, checks_sizes_of) if not _is_proven(use, proofs)]
 
 
-def _of_node(node: ir.Node) -> list[_Use]:
+def _of_node(node: ir.Node, checks_sizes_of: Collection[str]) -> list[_Use]:
     """Return all uses of indices by an operator.
 
     Raises:
@@ -205,7 +222,7 @@ def _of_node(node: ir.Node) -> list[_Use]:
             data = node.inputs[takes.data]
             axis = takes.axis if isinstance(takes.axis, int) else node.attributes.get_int(takes.axis, takes.default)
             lengths = _lengths(node, data, axis or 0, 1)
-            if node.op_type in _ON_OTHER_AXES:
+            if node.op_type in _ON_OTHER_AXES and node.op_type not in checks_sizes_of:
                 _refuse_longer(node, (axis or 0) % len(data.shape))  # type: ignore[union-attr, arg-type]
             uses.append(_Use(node, takes.indices, lengths, takes.counts_back, takes.is_count))
     return uses
@@ -299,6 +316,11 @@ def _is_signed(value: ir.Value) -> bool:
     return dtype is not None and dtype.is_integer() and dtype.is_signed()
 
 
+def _bits(value: ir.Value) -> int:
+    dtype = elem_type(value)
+    return 0 if dtype is None else int(dtype.bitwidth)
+
+
 def _varies(node: ir.Node, place: int) -> bool:
     value = node.inputs[place] if len(node.inputs) > place else None
     return value is not None and _constant(value) is None
@@ -347,7 +369,21 @@ class _Writer:
         lengths = tuple(map(self._length, use.lengths))
         if not is_given:
             use.node.replace_input_with(use.place, self._within(use))
-        return IndexCheck(_shown(use.node), index, lengths, use.counts_back, use.is_count, always_runs)
+        # The library and ONNX Runtime may wrap in other ways, so what a cast wraps is left to the host.
+        is_certain = always_runs and (source is None or _bits(source) <= _bits(use.operand))
+        return IndexCheck(_shown(use.node), index, lengths, use.counts_back, use.is_count, is_certain)
+
+    def end_at_start(self, node: ir.Node) -> None:
+        """Have a range end where it starts if it would end before."""
+        start, end = node.inputs[:2]
+        dtype = None if start is None else elem_type(start)
+        if start is None or end is None or dtype is None or node.graph is None:
+            raise Unsupported(f"the bounds of {_shown(node)} are not known")
+        bounded = self._made("Max" if _bounds(node, 2).low > 0 else "Min", [end, start], dtype, end.shape)
+        producer = bounded.producer()
+        assert producer is not None
+        node.graph.insert_before(node, producer)
+        node.replace_input_with(1, bounded)
 
     def _length(self, length: int | _Axis) -> Length:
         if isinstance(length, int):

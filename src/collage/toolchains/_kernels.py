@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,7 @@ def _compile(toolchain: Toolchain, kernel: ir.Model, target: Target, workspace: 
     # Late: it imports onnx_ir, which loading a kernel does not need.
     from collage.toolchains._index_checks import with_index_checks
 
-    checked = with_index_checks(kernel)
+    checked = with_index_checks(kernel, _checks_sizes_of(toolchain))
     compiled = toolchain.compile(checked.model, target, workspace)
     if not checked.checks:
         return compiled
@@ -77,7 +77,7 @@ def kernel_for(toolchain: Toolchain, kernel: ir.Model, target: Target) -> ir.Mod
         return standard
     from collage.toolchains._index_checks import with_index_checks
 
-    return with_index_checks(standard).model
+    return with_index_checks(standard, _checks_sizes_of(toolchain)).model
 
 
 def support_for(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:
@@ -89,7 +89,7 @@ def support_for(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:
     if not _checks_indices(toolchain, target):
         from collage.toolchains._index_checks import refusal
 
-        if (reason := refusal(node)) is not None:
+        if (reason := refusal(node, _checks_sizes_of(toolchain))) is not None:
             return Support(False, reason)
     support = toolchain.supports(node, target)
     if support.ok:
@@ -106,6 +106,10 @@ def _reads_contributed(toolchain: Toolchain) -> bool:
 
 def _checks_indices(toolchain: Toolchain, target: Target) -> bool:
     return target.kind in getattr(toolchain, "checks_indices_on", ())
+
+
+def _checks_sizes_of(toolchain: Toolchain) -> Collection[str]:
+    return tuple(getattr(toolchain, "checks_sizes_of", ()))
 
 
 def written_out(kernel: ir.Model) -> ir.Model:

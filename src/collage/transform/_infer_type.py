@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from collage.frontend import forget_claims, infer_shapes, inferable, skeleton
+from collage.graph import note_lengths
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
 from collage.transform._pass_kinds import ModulePass
@@ -45,6 +46,7 @@ class InferType(ModulePass):
             if not any([_doubt_carried(loop) for loop in loops]):
                 break
             _learn(model, ir.from_proto(infer_shapes(inferable(skeleton(model)))))
+        note_lengths(model.graph)
         return model
 
 

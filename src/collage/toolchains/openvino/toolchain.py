@@ -73,6 +73,7 @@ class OpenVinoToolchain(ToolchainBase):
 
     name = "openvino"
     targets = ("llvm -compiler=openvino",)
+    checks_sizes_of = ("ConstantOfShape", "CumSum", "GatherElements", "OneHot", "Pad", "Slice", "TopK", "Trilu")
     reads_contributed = True
     options = {
         "threads": "number of threads (default: one for each physical core)",

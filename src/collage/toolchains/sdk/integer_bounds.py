@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from collage.graph import FROM_LENGTHS
 from collage.toolchains.sdk.model_files import elem_type
 
 if TYPE_CHECKING:
@@ -120,7 +121,8 @@ class IntegerBounds:
         if dtype is None or not dtype.is_integer():
             return _UNBOUNDED
         high = min(self._limit, int(dtype.max))
-        return Bounds(~high if dtype.is_signed() else 0, high)
+        is_negative = dtype.is_signed() and value.metadata_props.get(FROM_LENGTHS) != "+"
+        return Bounds(~high if is_negative else 0, high)
 
 
 def _of_constant(tensor: ir.TensorProtocol) -> Bounds:

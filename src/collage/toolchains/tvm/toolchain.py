@@ -44,6 +44,7 @@ class TvmToolchain(ToolchainBase):
 
     name = "tvm"
     targets: tuple[str, ...] = ("llvm",)
+    checks_sizes_of = ("Slice",)
     options = {
         "threads": "number of threads (default: one for each physical core); one number for the whole process",
         "opt-level": "0 to 3: TVM's own optimisation level (default 3)",
