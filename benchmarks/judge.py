@@ -233,7 +233,7 @@ HEALTHY: Mapping[str, Callable[[Path, Mapping[str, Any]], Mapping[str, Any]]] = 
 
 def main() -> None:
     """Print a row for each fault and model, and one for each healthy library and model."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--dim", action="append", default=[], help="SYMBOL=LENGTH")
     told = parser.parse_args()

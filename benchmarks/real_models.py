@@ -207,7 +207,7 @@ def rows(names: list[str], folder: Path, more: list[str]) -> Iterator[list[str]]
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"models: {', '.join(MODELS)}")
     parser.add_argument("--folder", type=Path, default=Path.home() / ".cache" / "collage-real-models")
     parser.add_argument("--time-budget", help="for each model, e.g. 60s")

@@ -52,5 +52,6 @@ class OptionKeywords(TypedDict, total=False):
     force: tuple[str, ...]
     forbid: tuple[str, ...]
     allow_host: bool
+    probe: str | None
     baseline: str
     passes: str
