@@ -61,6 +61,7 @@ def test_options_and_the_command_line_refuse_unknown_names(tmp_path: Path, capsy
     assert collage.CompileOptions(strategy="exhaustive").strategy == "exhaustive"
     with pytest.raises(UsageError, match="did you mean 'lazy'"):
         collage.CompileOptions(strategy="lasy")
+    (tmp_path / "m.onnx").write_bytes(b"")
     with pytest.raises(SystemExit) as ended:
         main(["compile", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.collage"), "--strategy", "lasy"])
     assert ended.value.code == 2
