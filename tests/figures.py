@@ -45,5 +45,5 @@ def _single(row: Row) -> dict[str, Any]:
 
 
 def _times(row: Row) -> dict[str, float] | None:
-    time: Times | None = row.measured_us or row.alone_us
+    time: Times | None = row.measured_us
     return None if time is None else {"median": time.median, "p10": time.p10, "p90": time.p90}

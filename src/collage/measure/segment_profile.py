@@ -14,6 +14,8 @@ __all__ = ["MOST", "profile_from_segments", "segments"]
 
 # Equal segments are measured once, so repeated layers cost little.
 MOST = 8
+# Shorter segments show little of how a toolchain fuses, and would be chosen only since they are measured already.
+_LEAST_NODES = 4
 # A lighter segment is not cut further: it can change the plan by no more than a mix has to gain.
 _WORTH = 0.1
 # The lighter side of a cut has at least this share of the segment's weight, if there is such a cut.
@@ -29,11 +31,12 @@ def segments(cuts: Sequence[Cut], ranges: Sequence[int], weights: Mapping[int, f
         cuts: The cuts of the graph, by position.
         ranges: Ranges of nodes that a target takes, as bits.
         weights: Estimated cost of each node in any unit.
-        most: The largest number of segments.
+        most: The largest number of segments. Each range stays a segment even if it is less.
 
     Returns:
         Segments as bits. Together they are the ranges.
     """
+    most = min(most, sum(bits.bit_count() for bits in ranges) // _LEAST_NODES)
     whole = sum(weights[i] for bits in ranges for i in IndexSet(bits))
     uncut = [_bounds(bits) for bits in ranges]
     done: list[tuple[int, int]] = []

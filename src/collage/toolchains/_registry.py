@@ -37,6 +37,15 @@ _METHODS = {
 """Methods of every toolchain, with their positional parameters."""
 
 
+def _reach(point: EntryPoint) -> tuple[bool, int, str]:
+    """Return a key that orders toolchains of one name: the last one counts, since it extends what those before it serve.
+
+    A package extends Collage's own toolchains, and those of the packages that it requires.
+    """
+    required = (point.dist.requires if point.dist is not None else None) or ()
+    return not point.module.startswith("collage."), sum(each.startswith("collage") for each in required), point.value
+
+
 class Registry:
     """Toolchains by name.
 
@@ -49,9 +58,7 @@ class Registry:
 
     def __init__(self, points: Iterable[EntryPoint] | None = None) -> None:
         points = entry_points(group=GROUP) if points is None else points
-        # Of two with one name that of another package counts: it serves what Collage's own does, and more.
-        ordered = sorted(points, key=lambda point: (not point.module.startswith("collage."), point.value))
-        self._points = {point.name: point for point in ordered}
+        self._points = {point.name: point for point in sorted(points, key=_reach)}
         self._loaded: dict[str, Toolchain] = {}
         self.broken: dict[str, str] = {}
         self.tracebacks: dict[str, str] = {}

@@ -99,9 +99,9 @@ def test_variants_take_the_whole_model_alone(tmp_path: Path, monkeypatch: pytest
 def test_targets_without_a_profile_share_half_of_the_kernels_that_tell_where_the_time_goes(
     budget: int, asked: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    op_types = ("Exp", "Log", "Neg", "Abs", "Tanh", "Relu")
+    op_types = ("Exp", "Log", "Neg", "Abs", "Tanh", "Relu") * 4
     nodes = [helper.make_node(op_type, [f"v{i}"], [f"v{i + 1}"]) for i, op_type in enumerate(op_types)]
-    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("v0", "v6")]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("v0", "v24")]
     model = ir.serde.deserialize_model(helper.make_model(helper.make_graph(nodes, "chain", ports[:1], ports[1:])))
     menu = [Target.parse(f"llvm -compiler={name}") for name in ("one", "two")]
     toolchains = Registry(())
@@ -121,7 +121,7 @@ def test_targets_without_a_profile_share_half_of_the_kernels_that_tell_where_the
     with Database(str(tmp_path / "t.sqlite")) as database:
         problem = Problem.of(model, menu, toolchains, options)
         baselines = {
-            target: TargetBaseline(target, Availability(True), {}, ((1 << 6) - 1,), (whole,), {}) for target in menu
+            target: TargetBaseline(target, Availability(True), {}, ((1 << 24) - 1,), (whole,), {}) for target in menu
         }
         survey = Survey(problem, Reference(CheckingSets(), None, Verdict()), baselines)
         with measure_session(toolchains, database, tmp_path, options) as session:
