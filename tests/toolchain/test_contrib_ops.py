@@ -106,7 +106,7 @@ def test_who_reads_them_is_given_them_first_and_others_never(tmp_path: Path) -> 
     plain = ir.from_proto(
         parser.parse_model('<ir_version: 9, opset_import: ["" : 17]> g (float[2] x) => (y) {y = Exp(x)}')
     )
-    assert kernel_for(Picky(), plain) is plain
+    assert kernel_for(Picky(), plain, target) is plain
 
 
 def test_an_operator_is_taken_where_all_that_it_is_written_out_as_are() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from collage._errors import CompileError
 from collage.toolchains.tvm.kernels import add_threads
 from collage.toolchains.tvm.threads import Threads, threads_in
 
@@ -47,7 +48,7 @@ class Pool:
     """The library of threads and the probe."""
 
     def __init__(self, folder: Path) -> None:
-        self.name = add_threads(folder)
+        self.name = add_threads(folder / "kernel.so")
         self.threads: Threads = threads_in(folder, [self.name])
         (folder / "probe.c").write_text(_PROBE)
         command = ["gcc", "-O1", "-shared", "-fPIC", str(folder / "probe.c"), "-o", str(folder / "probe.so")]
@@ -156,7 +157,7 @@ def test_helpers_sleep_soon_after_a_run(pool: Pool) -> None:
 
 
 def test_the_process_ends_while_helpers_exist(tmp_path: Path) -> None:
-    name = add_threads(tmp_path)
+    name = add_threads(tmp_path / "kernel.so")
     script = (
         "import ctypes, sys; t = ctypes.CDLL(sys.argv[1]); t.collage_use_threads(4); "
         "f = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(lambda *_: 0); "
@@ -165,9 +166,10 @@ def test_the_process_ends_while_helpers_exist(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", script, str(tmp_path / name)], check=True, timeout=20)
 
 
-def test_it_is_compiled_once(tmp_path: Path) -> None:
-    first = add_threads(tmp_path)
-    changed_ns = (tmp_path / first).stat().st_mtime_ns
-    assert add_threads(tmp_path) == first
-    assert (tmp_path / first).stat().st_mtime_ns == changed_ns
-    assert [path.name for path in tmp_path.iterdir()] == [first]
+def test_kernels_share_the_threads_of_the_process(tmp_path: Path) -> None:
+    names = [add_threads(tmp_path / f"{kernel}.so") for kernel in ("one", "two")]
+    assert [name.partition(".")[0] for name in names] == ["one", "two"]
+    one, two = (threads_in(tmp_path, [name]) for name in names)
+    assert one is two
+    with pytest.raises(CompileError, match="compile it again"):
+        threads_in(tmp_path, ["one.so"])

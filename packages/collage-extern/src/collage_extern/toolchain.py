@@ -129,9 +129,7 @@ class ExternToolchain(ToolchainBase):
         library = workspace / f"{name}.extern{options}.so"
         lent = build_library(module, target, library)
         saved = [save_kernel(call.model, workspace) for call in calls]
-        files = list(
-            dict.fromkeys([library.name, add_threads(workspace), *(file for files in saved for file in files)])
-        )
+        files = list(dict.fromkeys([library.name, add_threads(library), *(file for files in saved for file in files)]))
         told = [[call.function.label, files.index(model)] for call, (model, *_) in zip(calls, saved, strict=True)]
         return Compiled(
             self.name,

@@ -295,8 +295,8 @@ def build_library(
     return lent
 
 
-def add_threads(folder: Path) -> str:
-    """Compile the library of threads that kernels for the processor need into a folder. Return the name of its file.
+def add_threads(library: Path) -> str:
+    """Write the library of threads that a kernel for the processor needs beside its library. Return the name of its file.
 
     Raises:
         CompileError: The compiler failed, or there is none.
@@ -304,7 +304,7 @@ def add_threads(folder: Path) -> str:
     compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         raise CompileError("tvm: there is no C++ compiler")
-    return build_threads(folder, compiler)
+    return build_threads(library, compiler)
 
 
 def link(built: Any, library: Path) -> None:

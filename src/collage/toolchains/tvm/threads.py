@@ -9,9 +9,11 @@ from __future__ import annotations
 import _ctypes
 import contextlib
 import ctypes
+import functools
 import hashlib
 import os
 import subprocess
+import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,33 +24,54 @@ from collage._errors import CompileError
 __all__ = ["Threads", "build_threads", "threads_in"]
 
 _SOURCE = Path(__file__).with_name("threads.c")
-_PREFIX = "collage_threads_"
+_MARK = ".threads_"
 _LAUNCH = "__TVMBackendParallelLaunch"
 
 
-def build_threads(folder: Path, compiler: str) -> str:
-    """Compile the library of threads into a folder, unless it is there. Return the name of its file.
+def build_threads(library: Path, compiler: str) -> str:
+    """Write the library of threads beside a kernel's library. Return the name of its file, which begins with the kernel's name.
 
     Args:
-        folder: The folder of compiled kernels.
+        library: The library of a kernel.
         compiler: A C or C++ compiler.
 
     Raises:
         CompileError: The compiler failed.
     """
-    source = _SOURCE.read_bytes()
-    library = folder / f"{_PREFIX}{hashlib.sha256(source).hexdigest()[:16]}.so"
-    if not library.exists():
-        draft = library.with_name(f"{library.stem}.{os.getpid()}.draft.so")
-        command = [compiler, "-x", "c", "-std=gnu11", "-O2", "-shared", "-fPIC", "-pthread", "-o", str(draft), "-"]
+    digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]
+    threads = library.with_name(f"{library.stem}{_MARK}{digest}.so")
+    draft = threads.with_name(f"{threads.stem}.{os.getpid()}.draft.so")
+    try:
+        draft.write_bytes(_compiled(compiler))
+        draft.replace(threads)
+    finally:
+        draft.unlink(missing_ok=True)
+    return threads.name
+
+
+@functools.cache
+def _compiled(compiler: str) -> bytes:
+    """Return the compiled library, which this process makes once."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, "threads.so")
+        command = [
+            compiler,
+            "-x",
+            "c",
+            "-std=gnu11",
+            "-O2",
+            "-shared",
+            "-fPIC",
+            "-pthread",
+            "-o",
+            str(made),
+            str(_SOURCE),
+        ]
         try:
-            subprocess.run(command, input=source, check=True, capture_output=True)
-            draft.replace(library)
+            subprocess.run(command, check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError) as error:
             raise CompileError(f"tvm: the library of threads cannot be compiled: {error}") from error
-        finally:
-            draft.unlink(missing_ok=True)
-    return library.name
+        return made.read_bytes()
 
 
 class Threads:
@@ -97,7 +120,7 @@ def threads_in(folder: Path, files: Sequence[str]) -> Threads:
     Raises:
         CompileError: There is no library of threads.
     """
-    name = next((file for file in files if file.startswith(_PREFIX)), None)
+    name = next((file for file in files if _MARK in file), None)
     if name is None:
         raise CompileError("tvm: the kernel has no library of threads; compile it again")
     return _threads(name, folder)
@@ -108,8 +131,9 @@ _loading = threading.Lock()
 
 
 def _threads(name: str, folder: Path) -> Threads:
-    # By name, which holds the digest of the source: the same library beside two kernels must not start threads twice.
+    # By the digest of the source: the same library beside two kernels must not start threads twice.
+    digest = name.rpartition(_MARK)[2]
     with _loading:
-        if name not in _loaded:
-            _loaded[name] = Threads(ctypes.CDLL(os.path.realpath(folder / name)))
-        return _loaded[name]
+        if digest not in _loaded:
+            _loaded[digest] = Threads(ctypes.CDLL(os.path.realpath(folder / name)))
+        return _loaded[digest]

@@ -82,7 +82,7 @@ class TvmToolchain(ToolchainBase):
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
         facts = machine_facts(kernel.graph, lent)
-        files = (library.name, add_threads(workspace))
+        files = (library.name, add_threads(library))
         return Compiled(self.name, str(target), files, inputs, outputs, metadata=facts)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
