@@ -70,7 +70,8 @@ def test_compile_prints_tables(
     done = run_here(capsys, "compile", mixed_model, "-o", tmp_path / "n.collage", *(w for t in MENU for w in ("-t", t)))
     assert done.returncode == 0
     assert "the best single toolchain" in done.stdout
-    assert "nothing was measured: every timing was known" in done.stdout
+    # A machine that is busy may leave a target out, which is raced again.
+    assert "nothing was measured: every timing was known" in done.stdout or " 0 measured" in done.stdout
 
 
 def test_run_reads_and_writes_files(artefact: tuple[Path, dict], tmp_path: Path) -> None:

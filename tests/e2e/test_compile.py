@@ -74,12 +74,13 @@ def test_the_report_says_what_the_design_promises(compiled: collage.Executable) 
 def test_the_second_compile_measures_nothing_and_chooses_the_same(
     compiled: collage.Executable, mixed_model: Path
 ) -> None:
-    """However noisy the first one was, and whether or not its finals corrected the cost model."""
+    """However noisy the first one was. Only targets that were left out, or a choice in doubt, are raced again."""
     again = collage.compile(mixed_model, targets=MENU, options=OPTIONS, workers=LENT)
-    assert not any(again.report["search"][what] for what in ("measured", "raced"))
-    assert [(k["target"], k["nodes"]) for k in again.report["kernels"]] == [
-        (k["target"], k["nodes"]) for k in compiled.report["kernels"]
-    ]
+    assert not again.report["search"]["measured"]
+    if not again.report["search"]["raced"]:
+        assert [(k["target"], k["nodes"]) for k in again.report["kernels"]] == [
+            (k["target"], k["nodes"]) for k in compiled.report["kernels"]
+        ]
 
 
 def test_every_plan_gives_the_same_answers(mixed_model: Path, feeds: dict, tmp_path: Path) -> None:

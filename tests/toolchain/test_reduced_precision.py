@@ -17,6 +17,7 @@ from tests.unit.toolchains.test_int8_model import CNN, CNN_WEIGHTS, PERCEPTRON, 
 from collage._errors import TargetError, Unsupported
 from collage.frontend import place_weights, read_model
 from collage.graph import NODE_PRECISION
+from collage.system.machine import this_machine
 from collage.target import Target
 from collage.testing._toolchain_case import with_weights_in_file
 from collage.testing._toolchain_kernels import KernelCase, kernel
@@ -275,7 +276,9 @@ def test_dynamic_int8_needs_no_ranges(tmp_path: Path) -> None:
     model = kernel("k", PERCEPTRON, PERCEPTRON_WEIGHTS)
     feeds = {"x": numbers(5, 16)}
     exact = run(ORT, model, "f32", tmp_path, feeds)[0]
-    assert 0 < error(run(ORT, model, "int8-dynamic", tmp_path, feeds)[0], exact) < 6e-2
+    # Without VNNI, sums of products of bytes saturate in 16 bits.
+    limit = 5e-1 if this_machine().saturates_products_of_bytes else 6e-2
+    assert 0 < error(run(ORT, model, "int8-dynamic", tmp_path, feeds)[0], exact) < limit
     compiled = ORT.compile(model, at(ORT, "int8-dynamic"), tmp_path)
     assert compiled.files == ("k.int8-dynamic.onnx",)
     with pytest.raises(Unsupported, match="none"):

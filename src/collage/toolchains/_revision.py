@@ -23,7 +23,7 @@ _DIGITS = 8
 _SHARED = "collage.toolchains"
 _SHARED_FOLDER = Path(__file__).parent
 
-_AROUND = {_SHARED_FOLDER / name for name in ("_checked_kernel.py", "_index_checks.py")}
+_AROUND = ("_checked_kernel.py", "_index_checks.py")
 """Modules that stand between every toolchain and its callers."""
 
 _parsing = threading.Lock()
@@ -67,8 +67,9 @@ def _named(sources: Iterable[Path], folder: Path | None) -> set[tuple[str, Path]
 def _shared(sources: Iterable[Path]) -> set[Path]:
     """Modules of packages with toolchains that ``sources`` import, directly or not, without ``sources`` themselves."""
     seen = set(sources)
-    own, open_ = set(seen), [*seen, *_AROUND]
-    seen |= _AROUND
+    own, around = set(seen), {_SHARED_FOLDER / name for name in _AROUND}
+    open_ = [*seen, *around]
+    seen |= around
     while open_:
         source = open_.pop()
         named = map(_file_of, _code(source, source.stat().st_mtime_ns)[1])
