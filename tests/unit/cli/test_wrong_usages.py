@@ -71,7 +71,6 @@ run gone.collage
 bench m.onnx
 explain m.onnx
 db show --status okk --db t.db
-store list --store gone
 toolchain check onnxruntime --takes nothing
 fleet compile
 """

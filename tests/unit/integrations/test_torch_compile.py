@@ -106,7 +106,6 @@ def test_what_cannot_be_exported_is_left_to_pytorch_and_said() -> None:
         ({"target": ["onnxruntime"]}, UsageError, "no option 'target'; did you mean 'targets'"),
         ({"tune": 3}, UsageError, "no option 'tune'; did you mean 'tune_s'"),
         ({"qqq": 3}, UsageError, "no option 'qqq'; known: targets, "),
-        ({"options": {"threads": 2}}, UsageError, "is a collage.CompileOptions"),
         ({"search": "quick"}, UsageError, "search 'quick'"),
         ({"targets": []}, TargetError, "empty"),
     ],
