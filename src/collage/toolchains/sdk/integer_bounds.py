@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from collage.graph import FROM_LENGTHS
 from collage.toolchains.sdk.model_files import elem_type
 
 if TYPE_CHECKING:
@@ -115,6 +114,9 @@ class IntegerBounds:
 
     def _given(self, value: ir.Value) -> Bounds:
         """Return the bounds that follow from a value's type, and from the checks when a kernel runs."""
+        # Late: programs that only load kernels import this module too.
+        from collage.graph import FROM_LENGTHS
+
         dtype = elem_type(value)
         if dtype is not None and dtype.name == "BOOL":
             return Bounds(0, 1)
