@@ -1,4 +1,4 @@
-"""What is trusted to be a size, and what is mended: sizes that follow from lengths, in kernels too, and ranges that are empty."""
+"""Sizes that are trusted since they follow from lengths, in kernels too, and ranges that are empty."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ static pthread_once_t forks = PTHREAD_ONCE_INIT;
 static _Atomic uint32_t rests;
 /* Longer than the gaps between most loops of a kernel. Six processes of four convolutions, in turns: 157 runs a second with
  * 50 microseconds, 122 with 1000, where the waiting thread takes resources of a core from the one that computes. */
-static _Atomic int64_t awake_ns = 50000;
+static const int64_t awake_ns = 50000;
 static _Atomic int avoided = -1;       /* the processor that helpers are kept off */
 static _Atomic int64_t avoided_ns = 0; /* since when */
 static _Thread_local int wanted = 1;
@@ -126,7 +126,7 @@ static void *help(void *argument) {
       atomic_store(&helper->state, state - READY + IDLE);
       if (atomic_fetch_sub(&loop->busy, 1) == (CALLER_SLEEPS | 1)) wake(&loop->busy);
     }
-    int64_t until_ns = now_ns() + atomic_load(&awake_ns);
+    int64_t until_ns = now_ns() + awake_ns;
     int is_awake = 1;
     for (int turn = 1; phase(state = atomic_load(&helper->state)) != READY && is_awake; turn++) {
       relax();
@@ -213,9 +213,6 @@ void collage_use_threads(int threads) {
 /* Have helpers without work sleep now, since other threads need their processors. */
 void collage_rest(void) { atomic_fetch_add(&rests, 1); }
 
-/* Have threads wait awake for this long: helpers after each loop, and callers for helpers. */
-void collage_stay_awake(int64_t nanoseconds) { atomic_store(&awake_ns, nanoseconds); }
-
 /* Run a parallel loop. The calling convention is that of TVMBackendParallelLaunch. */
 int collage_parallel_launch(Closure closure, void *data, int num_task) {
   if (wanted == 1 && num_task == 0) {
@@ -241,7 +238,7 @@ int collage_parallel_launch(Closure closure, void *data, int num_task) {
   work(&loop, 0);
   for (int i = 1; i < places; i++)
     if (change(&helpers[members[i]].state, tickets[i] + READY, tickets[i] + IDLE)) atomic_fetch_sub(&loop.busy, 1);
-  int64_t until_ns = now_ns() + atomic_load(&awake_ns);
+  int64_t until_ns = now_ns() + awake_ns;
   for (int turn = 1; atomic_load(&loop.busy) && (turn % 16 || now_ns() < until_ns); turn++) relax();
   for (uint32_t busy; (busy = atomic_load(&loop.busy)) & ~CALLER_SLEEPS;)
     if (busy & CALLER_SLEEPS || change(&loop.busy, busy, busy | CALLER_SLEEPS))
