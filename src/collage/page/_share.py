@@ -1,4 +1,4 @@
-"""What people share of a page: bars of times, a card as a picture of its own, and a summary in Markdown."""
+"""Parts of a page to be shared: bars of times, a card as a picture of its own, and a summary in Markdown."""
 
 from __future__ import annotations
 
