@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from collage._errors import ModelError, UsageError
-from collage.file_kinds import is_address, way_out
+from collage.file_kinds import is_address, torch_file_reason, way_out
 from collage.options import CompileOptions
 from collage.target import check_head
 
 __all__ = ["check_model_file", "check_name", "check_target_names", "notes_on"]
 
 _OTHER_ARCHIVES = (".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
-_PYTORCH = (".pt", ".pt2", ".pth", ".ckpt")
 
 
 def check_model_file(model: Path) -> None:
@@ -28,7 +27,9 @@ def check_model_file(model: Path) -> None:
         raise UsageError(f"{model}: models are read from files", hint="download it first; only -o takes a URL")
     if not model.exists():
         raise UsageError(f"{model}: there is no such file")
-    if model.suffix not in _PYTORCH and (found := way_out(model)) is not None:
+    if (found := way_out(model)) is not None:
+        if (reason := torch_file_reason(model)) is not None:
+            raise ModelError(f"{model} {reason}")
         raise ModelError(f"{model} is {found[0]}", hint=found[1])
 
 
