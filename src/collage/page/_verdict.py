@@ -87,7 +87,7 @@ def _answers(contents: PageContents, gain: Gain | None = None) -> Markup:
     report, numerics = contents.report, contents.report.numerics
     returned = report.returned
     time = None if returned is None else returned.measured_us
-    gained = [] if gain is None else [_interval(gain, report.winner)]
+    gained = [] if gain is None else [_interval(gain, report)]
     gained += [f"{line[0].upper()}{line[1:]}." for line in objective_lines(report)]
     if time is not None and not by_runs(report):
         gained.append(f"One run takes {amount(time.median)}.")
@@ -128,7 +128,14 @@ def headline_of(report: Report) -> str:
         return f"{lines[0][0].upper()}{lines[0][1:]}"
     if gain.row == report.winner:
         return f"{short_name(report.winner)} alone is returned: no plan was faster"
-    return compared(gain.ratio, _OVER[gain.over])
+    return compared(gain.ratio, _other(gain, report))
+
+
+def _other(gain: Gain, report: Report) -> str:
+    """Return what a gain is over; a baseline that the user chose has its name."""
+    row = report.row(gain.row)
+    is_chosen = gain.over == "baseline" and row is not None and row.kernels is not None
+    return f"the whole model on {short_name(row.target or row.name)}" if row and is_chosen else _OVER[gain.over]
 
 
 def _accuracy(report: Report) -> str:
@@ -178,10 +185,10 @@ def _facts(report: Report, accuracy: str) -> list[str]:
     return [line for line in (accuracy, right, f"{machine.cpu}{cores}", f"Collage {machine.collage}{day}") if line]
 
 
-def _interval(gain: Gain, winner: str) -> str:
+def _interval(gain: Gain, report: Report) -> str:
     ratio = gain.ratio
-    if gain.row == winner:
-        return f"Nothing over {_OVER[gain.over]}, which is returned itself."
+    if gain.row == report.winner:
+        return f"Nothing over {_other(gain, report)}, which is returned itself."
     lost = "Nothing, it is slower: " if ratio.high < 1.0 else ""
     told = f"{lost}{ratio.value:.2f} times, with 95 % confidence {ratio.low:.2f} to {ratio.high:.2f}."
     return f"{told} A difference is not proven." if ratio.low <= 1.0 <= ratio.high else told
@@ -195,7 +202,7 @@ def _gain_row(gain: Gain, report: Report, scale: RatioScale) -> Markup:
         "tr",
         tag(
             "th",
-            _OVER[gain.over],
+            _other(gain, report),
             tag("br"),
             tag("small", short_name(gain.row) if row is None else title_of(row)),
             scope="row",

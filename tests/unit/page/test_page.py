@@ -51,6 +51,16 @@ def test_the_headline_claims_no_more_than_the_interval(ratio: Ratio, told: str) 
     assert headline is not None and headline[1] == told
 
 
+def test_a_baseline_that_the_user_chose_has_its_name() -> None:
+    page = contents()
+    rows = [
+        dataclasses.replace(row, kernels=1, target=MENU[1]) if row.kind == "baseline" else row
+        for row in page.report.rows
+    ]
+    told = text_of(as_html(dataclasses.replace(page, report=dataclasses.replace(page.report, rows=tuple(rows)))))
+    assert "1.31 times as fast as the whole model on openvino" in told
+
+
 PRECISION = {
     "limits": [{"metric": "top1", "most": 0.005}],
     "metrics": {
