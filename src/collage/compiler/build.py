@@ -15,7 +15,7 @@ from collage.compiler.opening import measure_session
 from collage.compiler.partitioned_model import read_partitioned
 from collage.compiler.pipeline import compile, settle
 from collage.database.database import Database
-from collage.frontend import check_given, place_weights, with_lengths_of
+from collage.frontend import check_given, listed_outputs, place_weights, with_lengths_of
 from collage.graph import (
     DataflowGraph,
     IndexSet,
@@ -35,7 +35,7 @@ from collage.measure.track import why_wrong
 from collage.numerics.judge import REDUCED_TOLERANCE
 from collage.options import CompileOptions, compile_options
 from collage.plan_file import PlanFile
-from collage.runtime import Executable, KernelRecord, Port, Recipe
+from collage.runtime import Executable, KernelRecord, Port, Recipe, output_ports
 from collage.system.scratch import scratch
 from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target
 from collage.toolchains import TUNED, Registry, registry
@@ -153,7 +153,8 @@ def _built(model: ir.Model, session: MeasureSession, toolchains: Registry, optio
     ir.save(model, session.workspace / _MODEL_FILE)
     return Recipe(
         inputs=tuple(Port.of(value) for value in model.graph.inputs),
-        outputs=tuple(Port.of(value) for value in model.graph.outputs),
+        outputs=output_ports(model),
+        listed=listed_outputs(model),
         kernels=tuple(records),
         threads=options.threads,
         model_file=_MODEL_FILE,

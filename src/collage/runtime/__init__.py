@@ -18,7 +18,7 @@ from collage.runtime._packing import pack, unpack_plan
 from collage.runtime._parallel import CoreSets
 from collage.runtime._profile import KernelTime, Profile
 from collage.runtime._recipe import WEIGHTS, CopyRecord, DeviceLayout, KernelRecord, Recipe
-from collage.runtime._signature import Port, Signature
+from collage.runtime._signature import Port, Signature, output_ports
 from collage.runtime._zip import unpack
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "machine_lines",
     "machine_rows",
     "opened",
+    "output_ports",
     "pack",
     "page_out",
     "read_inputs",
