@@ -259,11 +259,10 @@ class Executable:
     def explain(self) -> Explanation:
         """Explain the plan: its kernels and their runner-ups, the candidates that lost, and those that were not measured.
 
-        ``explain().node(name)`` and ``explain().target(name)`` answer further questions. Without a record of tried
-        kernels, the explanation is made from the report.
+        ``explain().node(name)`` and ``explain().target(name)`` answer further questions.
 
         Raises:
-            ArtefactError: The record is damaged, or was changed.
+            ArtefactError: There is no record of what was tried, or it is damaged.
         """
         return explanation_of(self.recipe, self.workspace)
 
