@@ -113,7 +113,7 @@ def open_model(
                 measure_session(toolchains, database, workspace, options, workers=workers, say=say)
             )
             if options.allows_reduced:
-                menu = with_reduced_precision(menu, session)
+                menu = with_reduced_precision(menu, session, options)
             problem = Problem.of(place_weights(prepared, workspace), menu, toolchains, options, placement)
             problem = replace(problem.ending_at(ends_at), source=facts["sha256"])
             try:

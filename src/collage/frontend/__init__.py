@@ -31,7 +31,7 @@ from collage.frontend._read import as_onnx, read_model
 from collage.frontend._sandbox import infer_shapes
 from collage.frontend._separate import separate_lengths
 from collage.frontend._shape_profiles import Lengths, lengths_as_json, lengths_from_json, shape_profiles
-from collage.frontend._weights import WEIGHTS_FILE, place_weights
+from collage.frontend._weights import WEIGHTS_FILE, place_weights, place_weights_once
 from collage.frontend.contrib_ops import has_contrib_ops, is_contributed, opset_to_write_in, standard_form
 
 __all__ = [
@@ -83,6 +83,7 @@ __all__ = [
     "opset_to_write_in",
     "other_lengths",
     "place_weights",
+    "place_weights_once",
     "probe_inputs",
     "read_model",
     "remove_unused",

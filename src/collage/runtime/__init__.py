@@ -1,6 +1,6 @@
 """Running: kernels, the executor, executables and artefacts."""
 
-from collage.runtime._artefact import check_destination
+from collage.runtime._artefact import check_destination, write_condensed
 from collage.runtime._bodies import BODIES_TARGET, compile_bodies, has_bodies, load_kernel
 from collage.runtime._buffers import aligned_copy, same_bytes
 from collage.runtime._control_flow import ControlFlowKernel
@@ -61,4 +61,5 @@ __all__ = [
     "unpack",
     "unpack_plan",
     "verify",
+    "write_condensed",
 ]
