@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from onnx import numpy_helper as nh
 
 import collage
 from collage._errors import CollageError, InputError, ModelError
+from collage.cli._run import run_once
 from collage.integrations import InferenceSession
 from collage.runtime import Executable
 from tests.e2e.conftest import LENT
@@ -99,8 +101,12 @@ def test_outputs_of_zip_map_are_maps(
     path = tmp_path / "m.onnx"
     onnx.save(model, path)
     executable = collage.compile(path, ["onnxruntime"], options=collage.CompileOptions(finals=False), workers=LENT)
-    session = InferenceSession(executable.save(tmp_path / "a.zip"))
-    theirs = session_of(model)
+    artefact = executable.save(tmp_path / "a.zip")
+    session, theirs = InferenceSession(artefact), session_of(model)
+    (row, _) = run_once(artefact, {}, tmp_path, {})["outputs"]
+    assert row["dtype"] == "maps" and [set(each) for each in json.loads(Path(row["file"]).read_text())] == [
+        set(map(str, labels))
+    ]
     assert [(p.name, p.type) for p in session.get_outputs()] == [(p.name, p.type) for p in theirs.get_outputs()]
     assert session.get_modelmeta().custom_metadata_map == {}
     for rows in (1, 3) if len(shape) > 1 else (0,):

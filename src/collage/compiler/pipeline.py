@@ -222,7 +222,8 @@ def find_plan(
     else:
         check_menu(survey, session)
         is_given = survey.problem.options.plan is not None
-        if may_choose_threads and not is_given:
+        # How many threads a kernel has changes neither its bytes nor what it holds in memory.
+        if may_choose_threads and not is_given and survey.problem.options.time_decides:
             survey = with_one_thread(survey, session)
         lab = Lab(with_variants(survey, session), session)
         result = given_plan(lab) if is_given else _plan(lab, told)
