@@ -458,6 +458,17 @@ class CompileOptions:
         return self.objective == "latency" and not self.limits
 
     @property
+    def counts_bytes(self) -> bool:
+        """True if the bytes of the artefact decide, or are limited."""
+        return self.objective == "size" or any(limit.quantity == "size" for limit in self.bounds)
+
+    @property
+    def time_decides(self) -> bool:
+        """True if a slow plan cannot be the result: neither bytes nor a resident set decide, or are limited."""
+        is_limited = any(limit.quantity in ("size", "rss") for limit in self.bounds)
+        return self.objective in ("latency", "throughput") and not is_limited
+
+    @property
     def search_threads(self) -> int:
         """Threads of the kernels that the search measures; several streams of one thread each mostly get most done."""
         return self.threads or int(self.objective == "throughput")

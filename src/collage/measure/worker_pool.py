@@ -108,7 +108,7 @@ class WorkerPool:
                 with build_lock():
                     told = self.call(target, "availability", self._limits.start_s, target=str(target))
                 found = Availability(
-                    **{**told, "devices": tuple(told["devices"]), "precisions": tuple(told["precisions"])}
+                    **{name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
                 )
                 if reason := self._quarantine.recorded(target.toolchain, self._with_revision(target, found.build)):
                     found = dataclasses.replace(found, available=False, reason=reason)
