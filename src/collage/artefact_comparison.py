@@ -11,7 +11,6 @@ from typing import Any
 
 from collage._errors import UsageError
 from collage.benchmark import artefact_on, length_of, open_track, opened, raced, row_of
-from collage.explain import TriedRecord, read_record, record_of_report
 from collage.frontend import Lengths
 from collage.inspection import describe_environment
 from collage.runtime import Recipe
@@ -77,7 +76,7 @@ def compare_artefacts(
             duration_s += more_s
             if again.speedup is not None and again.speedup[1].high > result.speedup[1].high:
                 result = again
-        plan = _plan_changes(recipe_a, folder_a, recipe_b, folder_b)
+        plan = _plan_changes(recipe_a, recipe_b)
     recipes = {_BEFORE: recipe_a, _AFTER: recipe_b}
     rows = {each.finalist.name: row_of(each, recipes[each.finalist.name]) for each in result.standings}
     is_fair = all(row["median_us"] is not None for row in rows.values()) and result.speedup is not None
@@ -127,9 +126,9 @@ def _version_changes(one: Recipe, other: Recipe) -> list[dict[str, Any]]:
     ]
 
 
-def _plan_changes(one: Recipe, folder: Path, other: Recipe, other_folder: Path) -> dict[str, Any]:
+def _plan_changes(one: Recipe, other: Recipe) -> dict[str, Any]:
     """Return what differs between two plans, by the names of operators, as far as the artefacts tell."""
-    owners = [_owners(_record(one, folder)), _owners(_record(other, other_folder))]
+    owners = [_owners(one), _owners(other)]
     moved: dict[tuple[str, str], list[str]] = {}
     for name in owners[0].keys() & owners[1].keys():
         pair = owners[0][name], owners[1][name]
@@ -147,11 +146,7 @@ def _plan_changes(one: Recipe, folder: Path, other: Recipe, other_folder: Path) 
     }
 
 
-def _record(recipe: Recipe, folder: Path) -> TriedRecord:
-    known = [(kernel.name, kernel.target) for kernel in recipe.kernels]
-    return read_record(folder) or record_of_report(recipe.report, known)
-
-
-def _owners(record: TriedRecord) -> dict[str, str]:
+def _owners(recipe: Recipe) -> dict[str, str]:
     """Return the target of each operator, by the operator's name."""
-    return {record.names[i]: chosen.kernel.target for chosen in record.kernels for i in chosen.kernel.nodes}
+    nodes = {row.name: row.nodes for row in recipe.report.kernels}
+    return {name: kernel.target for kernel in recipe.kernels for name in nodes.get(kernel.name, (kernel.name,))}

@@ -40,7 +40,7 @@ TargetOption = Annotated[
 ]
 StatusOption = Annotated[
     str | None,
-    typer.Option("--status", metavar="S", help="Only timings with this status: ok, crash, 'time-out', wrong, ..."),
+    typer.Option("--status", metavar="S", help="Only timings with this status: ok, crashed, 'time-out', wrong, ..."),
 ]
 
 
@@ -50,10 +50,10 @@ def _known_status(status: str | None) -> str | None:
     Raises:
         UsageError: There is no such status.
     """
-    from collage.cost.outcome import Status
+    from collage.status import OUTCOMES
 
-    if status is not None and status not in [str(each) for each in Status]:
-        raise UsageError(f"no timing has the status {status!r}", hint=f"known: {', '.join(map(str, Status))}")
+    if status is not None and status not in OUTCOMES:
+        raise UsageError(f"no timing has the status {status!r}", hint=f"known: {', '.join(OUTCOMES)}")
     return status
 
 
@@ -101,7 +101,7 @@ def stats(url: Url = None, json: Json = False) -> None:
 
       collage db show 3f2a90
 
-      collage db show --status crash --json
+      collage db show --status crashed --json
     """
 )
 def show(

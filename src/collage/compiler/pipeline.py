@@ -60,8 +60,7 @@ from collage.compiler.report import compile_report
 from collage.compiler.result_store import CompileResult, ResultStore
 from collage.compiler.survey import Survey
 from collage.compiler.thread_counts import with_one_thread
-from collage.compiler.tried import record_of_trials, renamed
-from collage.cost.outcome import Status
+from collage.compiler.tried import record_of_trials
 from collage.database.database import Database
 from collage.explain import write_record
 from collage.frontend import as_onnx, model_digest
@@ -70,6 +69,7 @@ from collage.measure.estimator import CostEstimator
 from collage.option_keywords import OptionKeywords
 from collage.options import CompileOptions, compile_options
 from collage.runtime import Executable, Recipe
+from collage.status import Status
 from collage.system.progress import Progress, ProgressEvent, is_notebook, shown
 from collage.system.scratch import make_scratch, scratch
 from collage.target import TargetLike
@@ -179,7 +179,7 @@ def compile(
         if options.plan_out is not None and finals.plan is not None:
             plan_file_of(survey.problem, finals.plan, model_digest(survey.problem.model)).save(options.plan_out)
         if result.tried is not None:
-            write_record(renamed(result.tried, survey.problem, finals), workspace)
+            write_record(result.tried, workspace)
         write_metadata(workspace / recipe.model_file, {row.name: row.time_us for row in recipe.report.kernels})
         executable = settle(recipe, workspace, toolchains)
         with_final_size(executable, options)

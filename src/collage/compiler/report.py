@@ -13,7 +13,6 @@ from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.problem import Problem
 from collage.compiler.result_store import CompileResult
 from collage.compiler.survey import Reference, Survey
-from collage.cost.outcome import Status
 from collage.frontend import lengths_as_json
 from collage.measure.body_kernels import kernels_inside
 from collage.measure.finalist import FinalistResult
@@ -24,6 +23,7 @@ from collage.numerics.value_store import ValueStore
 from collage.plan import Plan, PlannedKernel
 from collage.report import BodyKernelRow, KernelRow, ModelFacts, Numerics, Occasion, Report, SearchFacts, from_json
 from collage.report import Machine as MachineFacts
+from collage.status import Status
 from collage.system.machine import Machine, this_machine, thread_count
 from collage.target import HOST_TARGET
 

@@ -21,7 +21,7 @@ from collage.compiler.problem import Problem
 from collage.cost.statistics import Interval, Summary
 from collage.cost.workload_key import METHOD, runtime_settings
 from collage.database import FactKind
-from collage.explain import TriedRecord, as_json, from_json
+from collage.explain import Record, trimmed
 from collage.frontend import model_digest
 from collage.fusion import CandidateKernel, FusionReport
 from collage.measure.finalist import FinalistResult
@@ -141,7 +141,7 @@ class CompileResult:
     kernels_ok: bool | None = None
     kernels_error: float | None = None
     is_remembered: bool = False
-    tried: TriedRecord | None = None
+    tried: Record | None = None
     strategy_faults: tuple[str, ...] = ()
 
     @classmethod
@@ -209,7 +209,7 @@ class _StoredResult:
 
 
 _RESULT: FactKind[_StoredResult] = FactKind("result", _StoredResult)
-_TRIED: FactKind[Mapping[str, Any]] = FactKind("tried", Mapping[str, Any])
+_TRIED: FactKind[Record] = FactKind("tried", Record)
 
 
 class ResultStore:
@@ -287,15 +287,13 @@ class ResultStore:
         )
         self._database.keep_local_fact(_RESULT, stored, **self._name)
         if result.tried is not None:
-            self._database.keep_local_fact(_TRIED, as_json(replace(result.tried, names=())), **self._name)
+            self._database.keep_local_fact(_TRIED, trimmed(replace(result.tried, names=())), **self._name)
 
-    def _tried(self) -> TriedRecord | None:
-        """Return the record of what was tried, without names; None if there is none, or it cannot be read."""
-        data = self._database.local_fact(_TRIED, **self._name)
-        try:
-            return None if data is None else from_json(data)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return None
+    def _tried(self) -> Record | None:
+        """Return the record of what was tried, with the names that operators have now; None if there is none."""
+        record = self._database.local_fact(_TRIED, **self._name)
+        names = tuple(str(node.name) for node in self._problem.graph.nodes)
+        return None if record is None or len(record.names) != len(names) else replace(record, names=names)
 
     def _stored(self, result: CompileResult, plan: Plan) -> _StoredPlan:
         file = plan_file_of(self._problem, plan, "", lambda target: target.title)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collage.cost.cost import Cost
-    from collage.cost.outcome import Outcome, Status
+    from collage.cost.outcome import Outcome
     from collage.cost.workload_key import WorkloadKey
+    from collage.status import Status
 
 _HOME = {
     "Cost": "collage.cost.cost",
     "Outcome": "collage.cost.outcome",
-    "Status": "collage.cost.outcome",
+    "Status": "collage.status",
     "WorkloadKey": "collage.cost.workload_key",
 }
 

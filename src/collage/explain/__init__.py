@@ -7,69 +7,52 @@ use: every process that runs a model imports this package, and hardly one explai
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from collage.explain._tried import TRIED
+from collage.explain._name import RECORD
 
 if TYPE_CHECKING:
-    from collage.explain._answers import KernelExplanation, NodeExplanation, RunnerUp, TargetExplanation
-    from collage.explain._explanation import Explanation, as_plain
-    from collage.explain._from_report import record_of_report
-    from collage.explain._json import as_json, from_json, read_record, trimmed, write_record
+    from collage.explain._answers import ChosenKernel, KernelExplanation, NodeExplanation, RunnerUp, TargetExplanation
+    from collage.explain._explanation import Explanation, as_plain, chosen_kernels
+    from collage.explain._file import read_record, trimmed, write_record
     from collage.explain._nodes import NodeRanges
-    from collage.explain._record import (
-        Border,
-        ChosenKernel,
-        KernelStatus,
-        TargetAnswer,
-        TriedKernel,
-        TriedPlan,
-        TriedRecord,
-    )
+    from collage.explain._record import Border, Record, TargetAnswer, TriedKernel
     from collage.explain._text import short
 
 _HOME = {
+    "ChosenKernel": "collage.explain._answers",
     "KernelExplanation": "collage.explain._answers",
     "NodeExplanation": "collage.explain._answers",
     "RunnerUp": "collage.explain._answers",
     "TargetExplanation": "collage.explain._answers",
     "Explanation": "collage.explain._explanation",
     "as_plain": "collage.explain._explanation",
-    "record_of_report": "collage.explain._from_report",
-    "as_json": "collage.explain._json",
-    "from_json": "collage.explain._json",
-    "read_record": "collage.explain._json",
-    "trimmed": "collage.explain._json",
-    "write_record": "collage.explain._json",
+    "chosen_kernels": "collage.explain._explanation",
+    "read_record": "collage.explain._file",
+    "trimmed": "collage.explain._file",
+    "write_record": "collage.explain._file",
     "NodeRanges": "collage.explain._nodes",
     "Border": "collage.explain._record",
-    "ChosenKernel": "collage.explain._record",
-    "KernelStatus": "collage.explain._record",
+    "Record": "collage.explain._record",
     "TargetAnswer": "collage.explain._record",
     "TriedKernel": "collage.explain._record",
-    "TriedPlan": "collage.explain._record",
-    "TriedRecord": "collage.explain._record",
     "short": "collage.explain._text",
 }
 
 __all__ = [
-    "TRIED",
+    "RECORD",
     "Border",
     "ChosenKernel",
     "Explanation",
     "KernelExplanation",
-    "KernelStatus",
     "NodeExplanation",
     "NodeRanges",
+    "Record",
     "RunnerUp",
     "TargetAnswer",
     "TargetExplanation",
     "TriedKernel",
-    "TriedPlan",
-    "TriedRecord",
-    "as_json",
     "as_plain",
-    "from_json",
+    "chosen_kernels",
     "read_record",
-    "record_of_report",
     "short",
     "trimmed",
     "write_record",

@@ -5,15 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from collage.explain._record import ChosenKernel, TargetAnswer, TriedKernel
-from collage.explain._text import columns, counted, first_of, limit_words, ms, outcome_words, printable, short
+from collage.explain._record import TargetAnswer, TriedKernel
+from collage.explain._text import (
+    STATUS_WORDS,
+    columns,
+    counted,
+    first_of,
+    limit_words,
+    ms,
+    outcome_words,
+    printable,
+    short,
+)
 from collage.report import BodyKernelRow
 
-__all__ = ["KernelExplanation", "NodeExplanation", "RunnerUp", "TargetExplanation"]
+__all__ = ["ChosenKernel", "KernelExplanation", "NodeExplanation", "RunnerUp", "TargetExplanation"]
 
 _SHOWN_RUNNER_UPS = 3
 _SHOWN_ROWS = 30
 _NO_TIME = "no time"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenKernel:
+    """One kernel of the returned plan.
+
+    Attributes:
+        name: Its name in the executable.
+        kernel: The candidate that it is.
+        device: The device that it runs on, if devices were planned.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is
+            in none.
+    """
+
+    name: str
+    kernel: TriedKernel
+    device: str | None = None
+    branch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +170,13 @@ class TargetExplanation:
     labels: Mapping[str, str]
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{count} {status}" for status, count in self.counts.items()) or "no candidates"
-        lines = [f"{short(self.target)}: {self.why_not}", f"offered: {counts}"]
+        counts = ", ".join(f"{count} {STATUS_WORDS.get(status, status)}" for status, count in self.counts.items())
+        lines = [f"{short(self.target)}: {self.why_not}", f"offered: {counts or 'no candidates'}"]
         answer = self.answer
         if answer is not None and answer.whole is not None:
             time = f", {ms(answer.whole_us)} ms" if answer.whole_us is not None else ""
             reason = f": {answer.reason}" if answer.reason else ""
-            lines.append(f"whole model: {answer.whole.value}{time}{reason}")
+            lines.append(f"whole model: {STATUS_WORDS.get(answer.whole, answer.whole)}{time}{reason}")
         if answer is not None and answer.is_available:
             lines.append(f"takes {counted(len(answer.takes), 'operator')}")
             lines += [

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from collage._errors import TargetError
 from collage.explain._nodes import NodeRanges
-from collage.explain._record import Border, KernelStatus, TriedKernel, TriedRecord
+from collage.explain._record import Border, Record, TriedKernel
+from collage.status import Status
 from collage.target import Target
 
 __all__ = [
+    "STATUS_WORDS",
     "border_line",
     "columns",
     "counted",
@@ -24,6 +26,8 @@ __all__ = [
 ]
 
 _WIDEST = 60
+STATUS_WORDS: Mapping[str, str] = {Status.OK: "measured"}
+"""Statuses of candidates that sentences have another word for."""
 
 
 def printable(text: str) -> str:
@@ -52,7 +56,7 @@ def toolchain_of(target: str) -> str:
         return target
 
 
-def label(record: TriedRecord, nodes: NodeRanges) -> str:
+def label(record: Record, nodes: NodeRanges) -> str:
     """Return the operators of a kernel in a few words: ``Conv, Relu``, or ``Conv … Softmax (12)``."""
     count = len(nodes)
     if count > 3:
@@ -73,7 +77,7 @@ def outcome_words(row: TriedKernel) -> str:
         interval = f" [{ms(row.low_us)}, {ms(row.high_us)}]" if row.low_us is not None else ""
         known = ", known before" if row.is_recorded else ""
         return f"{ms(row.time_us)} ms{interval}{known}" + (f"; {row.reason}" if row.reason else "")
-    if row.status is KernelStatus.PREDICTED:
+    if row.status is Status.PREDICTED:
         return f"not measured; expected {ms(row.time_us)} ms"
     return f"{row.status.value}: {row.reason}" if row.reason else row.status.value
 
@@ -86,11 +90,11 @@ def limit_words(row: TriedKernel) -> str:
     return f"to be chosen: below {ms(row.limit_us)} ms{expected}" if row.limit_us > 0 else "would not be chosen if free"
 
 
-def border_line(border: Border) -> str:
-    """Return a border as one sentence."""
+def border_line(border: Border, before: str, after: str) -> str:
+    """Return a border between two kernels as one sentence."""
     more = f" and {border.count - 1} more" if border.count > 1 else ""
     size = "" if border.nbytes is None else f", {_size(border.nbytes)}"
-    told = f"{border.before} -> {border.after}: {border.values[0] if border.values else '?'}{more}{size}"
+    told = f"{before} -> {after}: {border.values[0] if border.values else '?'}{more}{size}"
     if border.cost_us is not None:
         told += f"; costs {ms(border.cost_us)} ms"
     if border.joined_us is None:

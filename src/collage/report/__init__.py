@@ -18,7 +18,6 @@ from collage.report._types import (
     Row,
     SearchFacts,
     Times,
-    Verdict,
 )
 from collage.report._words import (
     columns_of,
@@ -48,7 +47,6 @@ __all__ = [
     "Row",
     "SearchFacts",
     "Times",
-    "Verdict",
     "by_runs",
     "columns_of",
     "from_json",

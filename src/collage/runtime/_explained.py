@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collage.explain import TRIED
+from collage.explain import RECORD
+from collage.report import KernelRow
 from collage.runtime._manifest import read_recipe
 from collage.runtime._open import glanced
 from collage.runtime._recipe import Recipe
@@ -23,12 +24,11 @@ def explanation_of(recipe: Recipe, folder: Path) -> Explanation:
         ArtefactError: The record of what was tried is damaged, or was changed.
     """
     # Late: hardly a process that runs a model explains it.
-    from collage.explain import Explanation, read_record, record_of_report
+    from collage.explain import Explanation, read_record
 
-    record = read_record(folder)
-    if record is None:
-        record = record_of_report(recipe.report, [(kernel.name, kernel.target) for kernel in recipe.kernels])
-    return Explanation.of(record, {row.name: row for row in recipe.report.kernels})
+    rows = {row.name: row for row in recipe.report.kernels}
+    kernels = [rows.get(kernel.name) or KernelRow(kernel.name, kernel.target) for kernel in recipe.kernels]
+    return Explanation.of(read_record(folder), recipe.report, kernels)
 
 
 def explain_artefact(path: Path) -> Explanation:
@@ -41,4 +41,4 @@ def explain_artefact(path: Path) -> Explanation:
         ArtefactError: It is not an artefact, or one of the two was changed.
     """
     with glanced(path) as (folder, _):
-        return explanation_of(read_recipe(folder, TRIED), folder)
+        return explanation_of(read_recipe(folder, RECORD), folder)

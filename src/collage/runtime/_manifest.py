@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from collage._errors import ArtefactError, CollageError, UsageError
 from collage._version import __version__
-from collage.explain import TRIED
+from collage.explain import RECORD
 from collage.runtime._bodies import has_bodies
 from collage.runtime._made_on import MACHINE_KEY, fingerprint_facts
 from collage.runtime._recipe import WEIGHTS, Recipe
@@ -103,7 +103,7 @@ def verify_bytes(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
             raise ArtefactError(f"{folder / MANIFEST} names a file {name[:80]!r}; only plain names are allowed")
     if missing := [name for name in recipe.files if name not in listed]:
         raise ArtefactError(f"{folder / MANIFEST} does not list {missing[0]}, which it uses")
-    if unused := sorted(set(listed) - {*recipe.files, WEIGHTS, TRIED}):
+    if unused := sorted(set(listed) - {*recipe.files, WEIGHTS, RECORD}):
         raise ArtefactError(f"{folder / MANIFEST} lists {unused[0]!r}, which nothing uses")
     present = {entry.name for entry in os.scandir(folder)} - {MANIFEST}
     if extra := sorted(present - set(listed)):

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from collage.explain import TRIED
+from collage.explain import RECORD
 from collage.report import Report
 from collage.runtime._signature import Port
 from collage.target import Target
@@ -195,7 +195,7 @@ class Recipe:
 
     def files_with_weights(self, workspace: Path) -> tuple[str, ...]:
         """Return its files, and the weights and the record of what was tried if the workspace has them."""
-        more = [name for name in (WEIGHTS, TRIED) if (workspace / name).exists()]
+        more = [name for name in (WEIGHTS, RECORD) if (workspace / name).exists()]
         return tuple(dict.fromkeys((*self.files, *more)))
 
     def as_json(self) -> dict[str, Any]:

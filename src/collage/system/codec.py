@@ -304,6 +304,8 @@ def _schema_of(form: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return _schema_of(arguments[0], definitions)
     if origin is Literal:
         return {"enum": list(arguments)}
+    if isinstance(form, type) and issubclass(form, enum.Enum):
+        return {"enum": [member.value for member in form]}
     if origin in (Union, types.UnionType):
         (other,) = (each for each in arguments if each is not type(None))
         return {"anyOf": [_schema_of(other, definitions), {"type": "null"}]}

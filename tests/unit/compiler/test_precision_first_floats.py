@@ -15,12 +15,13 @@ from collage.compiler.precision_cuts import secure_floats
 from collage.compiler.precision_session import Precision
 from collage.compiler.precision_variants import finer_floats
 from collage.compiler.survey import Survey
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.graph import DataflowGraph
 from collage.measure.baselines import TargetBaseline
 from collage.options import CompileOptions
 from collage.plan import Plan
+from collage.status import Status
 from collage.target import Target
 from collage.toolchains import Availability, Support, registry
 

@@ -13,11 +13,12 @@ import pytest
 from collage.compiler import thread_counts
 from collage.compiler.survey import Survey
 from collage.compiler.thread_counts import with_one_thread
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.graph import DataflowGraph
 from collage.measure.baselines import TargetBaseline
 from collage.options import CompileOptions
+from collage.status import Status
 from collage.target import Target
 from collage.toolchains import Availability
 
