@@ -51,8 +51,10 @@ def other_kind(head: bytes) -> tuple[str, str] | None:
 
 
 def way_out(path: str | os.PathLike[str]) -> tuple[str, str] | None:
-    """Return the same as ``other_kind`` for a file; None for one that cannot be read."""
+    """Return the same as ``other_kind`` for a file; None for one that cannot be read, or is a pipe or a device."""
     try:
+        if not Path(path).is_file():
+            return None
         with Path(path).open("rb") as file:
             return other_kind(file.read(_HEAD_BYTES))
     except OSError:

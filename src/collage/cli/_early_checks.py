@@ -28,7 +28,7 @@ def check_model_file(model: Path) -> None:
         raise UsageError(f"{model}: models are read from files", hint="download it first; only -o takes a URL")
     if not model.exists():
         raise UsageError(f"{model}: there is no such file")
-    if model.suffix not in _PYTORCH and model.is_file() and (found := way_out(model)) is not None:
+    if model.suffix not in _PYTORCH and (found := way_out(model)) is not None:
         raise ModelError(f"{model} is {found[0]}", hint=found[1])
 
 

@@ -79,7 +79,7 @@ class Problem:
             KernelMaker(graph),
             strict if options.accuracy_budget else model_tolerance(model),
             strict,
-            ComparisonPlan.of_model(weight_bytes(model), free_memory_bytes()),
+            replace(ComparisonPlan.of_model(weight_bytes(model), free_memory_bytes()), neighbour=options.neighbour),
             Choices.of(graph, menu, options.force, options.forbid),
         )
 
