@@ -13,10 +13,11 @@ import typer
 
 from collage._errors import UsageError
 from collage.cli._ages import age, read_age_s
-from collage.cli._console import counted, print_json, printable
+from collage.cli._console import print_json
 from collage.option_texts import read_dims, read_lengths
 from collage.store import download, upload, url_of
 from collage.system.scratch import scratch
+from collage.system.texts import counted, printable
 
 if TYPE_CHECKING:
     from collage.database.database import Database

@@ -4,9 +4,9 @@ A loaded artefact is explained without the compiler, and without the library tha
 use: every process that runs a model imports this package, and hardly one explains anything.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from collage._lazy import ImportedOnUse
 from collage.explain._name import RECORD
 
 if TYPE_CHECKING:
@@ -15,27 +15,18 @@ if TYPE_CHECKING:
     from collage.explain._file import read_record, trimmed, write_record
     from collage.explain._nodes import NodeRanges
     from collage.explain._record import Border, Record, TargetAnswer, TriedKernel
-    from collage.explain._text import short
+else:
+    __getattr__ = ImportedOnUse(
+        __name__,
+        {
+            "collage.explain._answers": "ChosenKernel KernelExplanation NodeExplanation RunnerUp TargetExplanation",
+            "collage.explain._explanation": "Explanation as_plain chosen_kernels",
+            "collage.explain._file": "read_record trimmed write_record",
+            "collage.explain._nodes": "NodeRanges",
+            "collage.explain._record": "Border Record TargetAnswer TriedKernel",
+        },
+    )
 
-_HOME = {
-    "ChosenKernel": "collage.explain._answers",
-    "KernelExplanation": "collage.explain._answers",
-    "NodeExplanation": "collage.explain._answers",
-    "RunnerUp": "collage.explain._answers",
-    "TargetExplanation": "collage.explain._answers",
-    "Explanation": "collage.explain._explanation",
-    "as_plain": "collage.explain._explanation",
-    "chosen_kernels": "collage.explain._explanation",
-    "read_record": "collage.explain._file",
-    "trimmed": "collage.explain._file",
-    "write_record": "collage.explain._file",
-    "NodeRanges": "collage.explain._nodes",
-    "Border": "collage.explain._record",
-    "Record": "collage.explain._record",
-    "TargetAnswer": "collage.explain._record",
-    "TriedKernel": "collage.explain._record",
-    "short": "collage.explain._text",
-}
 
 __all__ = [
     "RECORD",
@@ -53,14 +44,6 @@ __all__ = [
     "as_plain",
     "chosen_kernels",
     "read_record",
-    "short",
     "trimmed",
     "write_record",
 ]
-
-if not TYPE_CHECKING:  # As in `collage`: it would turn every misspelt name into Any.
-
-    def __getattr__(name: str) -> Any:
-        if name in _HOME:
-            return getattr(importlib.import_module(_HOME[name]), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

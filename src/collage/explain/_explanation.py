@@ -14,9 +14,10 @@ from collage._errors import UsageError
 from collage.explain._answers import ChosenKernel, KernelExplanation, NodeExplanation, RunnerUp, TargetExplanation
 from collage.explain._nodes import NodeRanges
 from collage.explain._record import Border, Record, TargetAnswer, TriedKernel
-from collage.explain._text import border_line, columns, counted, first_of, label, ms, printable, short, toolchain_of
-from collage.report import KernelRow, Report, Row
+from collage.explain._text import border_line, columns, first_of, label, ms, toolchain_of
+from collage.report import KernelRow, Report, Row, short_name
 from collage.status import Status
+from collage.system.texts import counted, printable
 
 __all__ = ["Explanation", "as_plain", "chosen_kernels"]
 
@@ -185,7 +186,7 @@ class Explanation:
             lines += ["", "plans that lost:", *columns(_lost_cells(plan, self.returned_us) for plan in self.lost)]
         if self.targets:
             told = [
-                (short(answer.target), target.why_not)
+                (short_name(answer.target), target.why_not)
                 for answer in self.targets
                 for target in self.target(answer.target)
             ]
@@ -202,7 +203,7 @@ def _lost_cells(plan: Row, returned_us: float | None) -> tuple[str, ...]:
     if plan.time_us is not None and returned_us:
         measured += f" ({plan.time_us / returned_us - 1.0:+.1%})"
     differs = f"{counted(plan.differs, 'operator')} in other kernels" if plan.differs else ""
-    return short(plan.name), counted(plan.kernels or 0, "kernel"), measured, plan.reason or differs
+    return short_name(plan.name), counted(plan.kernels or 0, "kernel"), measured, plan.reason or differs
 
 
 def chosen_kernels(record: Record, kernels: Iterable[KernelRow]) -> Mapping[str, ChosenKernel]:
@@ -305,10 +306,10 @@ def _index_of(record: Record, name: str) -> int:
 def _targets_called(record: Record, name: str) -> list[str]:
     """Return the targets of a record that a text names."""
     known = list(dict.fromkeys([*(answer.target for answer in record.targets), *(row.target for row in record.tried)]))
-    exact = [target for target in known if name in (target, short(target))]
+    exact = [target for target in known if name in (target, short_name(target))]
     named = exact or [target for target in known if name == toolchain_of(target)]
     if not named:
-        raise UsageError(f"no target {name!r} took part; these did: {', '.join(map(short, known)) or 'none'}")
+        raise UsageError(f"no target {name!r} took part; these did: {', '.join(map(short_name, known)) or 'none'}")
     return named
 
 

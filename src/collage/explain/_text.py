@@ -7,45 +7,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from collage._errors import TargetError
 from collage.explain._nodes import NodeRanges
 from collage.explain._record import Border, Record, TriedKernel
+from collage.report import short_name
 from collage.status import Status
+from collage.system.texts import printable
 from collage.target import Target
 
 __all__ = [
     "STATUS_WORDS",
     "border_line",
     "columns",
-    "counted",
     "first_of",
     "label",
     "limit_words",
     "ms",
     "outcome_words",
-    "printable",
-    "short",
     "toolchain_of",
 ]
 
 _WIDEST = 60
 STATUS_WORDS: Mapping[str, str] = {Status.OK: "measured"}
 """Statuses of candidates that sentences have another word for."""
-
-
-def printable(text: str) -> str:
-    """Return text without control characters for the terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with a noun: ``1 kernel``, ``2 kernels``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def short(target: str) -> str:
-    """Return the shortest text that names a target; another text as it is."""
-    try:
-        return Target.parse(target).short
-    except TargetError:
-        return target
 
 
 def toolchain_of(target: str) -> str:
@@ -100,7 +81,7 @@ def border_line(border: Border, before: str, after: str) -> str:
     if border.joined_us is None:
         return f"{told}; no target takes both as one kernel"
     how = "measured" if border.joined_is_measured else "expected"
-    told += f"; as one kernel on {short(border.joined_target)} {ms(border.joined_us)} ms ({how})"
+    told += f"; as one kernel on {short_name(border.joined_target)} {ms(border.joined_us)} ms ({how})"
     if border.saves_us is not None:
         verb = "saves" if border.saves_us >= 0 else "loses"
         told += f", so the border {verb} {ms(abs(border.saves_us))} ms"

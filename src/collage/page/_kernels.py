@@ -9,9 +9,10 @@ from collage.page._contents import KernelView, PageContents, Value
 from collage.page._markup import Markup, join, tag
 from collage.page._picture import colour_of, picture, told_operators
 from collage.page._table import table
-from collage.page._words import amount, counted, percent
+from collage.page._words import amount, percent
 from collage.report import short_name
 from collage.status import Status
+from collage.system.texts import counted
 
 __all__ = ["model_section"]
 

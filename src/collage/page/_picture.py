@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from collage.page._contents import KernelView, PageContents, Value
 from collage.page._layout import Box, Layout, Point, Size, lay_out
 from collage.page._markup import Markup, join, tag
-from collage.page._words import amount, counted, percent
+from collage.page._words import amount, percent
 from collage.report import short_name
+from collage.system.texts import counted
 from collage.target import HOST_TARGET
 
 __all__ = ["colour_of", "picture", "time_strip", "told_operators"]

@@ -12,9 +12,10 @@ from collage.graph import main_op_type
 from collage.page._contents import PageContents
 from collage.page._markup import Markup, join, tag
 from collage.page._table import table
-from collage.page._words import amount, counted
+from collage.page._words import amount
 from collage.report import short_name
 from collage.status import Status
+from collage.system.texts import counted
 
 __all__ = ["toolchains_section"]
 

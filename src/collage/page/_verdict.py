@@ -9,8 +9,9 @@ from collage.page._charts import RatioScale
 from collage.page._contents import PageContents
 from collage.page._markup import Markup, join, tag
 from collage.page._picture import colour_of, time_strip
-from collage.page._words import amount, counted, percent
+from collage.page._words import amount, percent
 from collage.report import Gain, Ratio, Report, by_runs, objective_lines, short_name, title_of
+from collage.system.texts import counted
 
 __all__ = ["compared", "verdict_section"]
 

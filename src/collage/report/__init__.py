@@ -30,7 +30,6 @@ from collage.report._words import (
     title_of,
     verdict_of,
 )
-from collage.system.codec import from_json
 
 __all__ = [
     "SCHEMA",
@@ -49,7 +48,6 @@ __all__ = [
     "Times",
     "by_runs",
     "columns_of",
-    "from_json",
     "gain_lines",
     "html_of",
     "milliseconds",

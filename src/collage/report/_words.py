@@ -9,6 +9,7 @@ from collage._errors import TargetError
 from collage.report._objective import by_runs, objective_lines, of_streams, runs_per_s
 from collage.report._types import Gain, Ratio, ReportValues, Row
 from collage.status import Status
+from collage.system.texts import printable
 from collage.target import Target
 
 __all__ = [
@@ -159,14 +160,10 @@ def milliseconds(us: float | None) -> str:
 
 def html_of(report: ReportValues) -> str:
     """Return the gains and the table as HTML, whose texts are escaped."""
-    lines = "<br>".join(html.escape(_printable(line)) for line in gain_lines(report))
+    lines = "<br>".join(html.escape(printable(line)) for line in gain_lines(report))
     head = "".join(f"<th>{html.escape(column)}</th>" for column in columns_of(report))
     rows = [
-        "<tr>" + "".join(f"<td>{html.escape(_printable(cell))}</td>" for cell in cells) + "</tr>"
+        "<tr>" + "".join(f"<td>{html.escape(printable(cell))}</td>" for cell in cells) + "</tr>"
         for cells in table_rows(report)
     ]
     return f"<p>{lines}</p><table><tr>{head}</tr>{''.join(rows)}</table>"
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

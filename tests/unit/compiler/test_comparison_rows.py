@@ -9,13 +9,13 @@ import pytest
 
 from collage.compiler.comparison_rows import comparison_rows, named_but_failed
 from collage.compiler.final_comparison import BASELINE, FinalComparison
-from collage.compiler.result_store import CompileResult, SearchSummary
+from collage.compiler.result_store import CompileResult
 from collage.cost.outcome import Outcome
 from collage.cost.statistics import Interval, Summary
 from collage.measure.baselines import TargetBaseline
 from collage.measure.finalist import Finalist, FinalistResult
 from collage.plan import Plan
-from collage.report import Report, Row, verdict_of
+from collage.report import Report, Row, SearchFacts, verdict_of
 from collage.status import Status
 from collage.target import Target
 from collage.toolchains import Availability, Support
@@ -34,7 +34,7 @@ def rows_of(plans: dict[str, FinalistResult | None], *found: TargetBaseline) -> 
     made = [Plan(name, (), Target.parse(name) if "-" in name else None) for name in plans]
     standings = {name: standing for name, standing in plans.items() if standing is not None}
     finals = FinalComparison(None, made[0], [p for p in made if p.name != BASELINE], standings, RACED, None)
-    result = CompileResult(finals, SearchSummary(), {}, dict.fromkeys(plans))
+    result = CompileResult(finals, SearchFacts(), {}, dict.fromkeys(plans))
     survey: Any = SimpleNamespace(
         problem=SimpleNamespace(menu=[each.target for each in found], tolerance=1e-3, is_bound=lambda _: False),
         precision=None,

@@ -13,8 +13,8 @@ import pytest
 from collage.compiler import precision_cuts
 from collage.compiler.precision_cuts import secure_floats
 from collage.compiler.precision_session import Precision
-from collage.compiler.precision_variants import finer_floats
 from collage.compiler.survey import Survey
+from collage.compiler.variants import finer_floats
 from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.graph import DataflowGraph
