@@ -11,9 +11,10 @@ from typing import Any
 
 from collage._errors import UsageError
 from collage.benchmark import artefact_on, length_of, open_track, opened, raced, row_of
+from collage.explain import chosen_kernels, read_record
 from collage.frontend import Lengths
 from collage.inspection import describe_environment
-from collage.runtime import Recipe
+from collage.runtime import Recipe, kernel_rows
 from collage.store import shown
 from collage.system.scratch import scratch
 
@@ -76,7 +77,7 @@ def compare_artefacts(
             duration_s += more_s
             if again.speedup is not None and again.speedup[1].high > result.speedup[1].high:
                 result = again
-        plan = _plan_changes(recipe_a, recipe_b)
+        plan = _plan_changes(recipe_a, folder_a, recipe_b, folder_b)
     recipes = {_BEFORE: recipe_a, _AFTER: recipe_b}
     rows = {each.finalist.name: row_of(each, recipes[each.finalist.name]) for each in result.standings}
     is_fair = all(row["median_us"] is not None for row in rows.values()) and result.speedup is not None
@@ -126,9 +127,9 @@ def _version_changes(one: Recipe, other: Recipe) -> list[dict[str, Any]]:
     ]
 
 
-def _plan_changes(one: Recipe, other: Recipe) -> dict[str, Any]:
+def _plan_changes(one: Recipe, folder: Path, other: Recipe, other_folder: Path) -> dict[str, Any]:
     """Return what differs between two plans, by the names of operators, as far as the artefacts tell."""
-    owners = [_owners(one), _owners(other)]
+    owners = [_owners(*each) for each in ((one, folder), (other, other_folder))]
     moved: dict[tuple[str, str], list[str]] = {}
     for name in owners[0].keys() & owners[1].keys():
         pair = owners[0][name], owners[1][name]
@@ -146,7 +147,10 @@ def _plan_changes(one: Recipe, other: Recipe) -> dict[str, Any]:
     }
 
 
-def _owners(recipe: Recipe) -> dict[str, str]:
+def _owners(recipe: Recipe, folder: Path) -> dict[str, str]:
     """Return the target of each operator, by the operator's name."""
-    nodes = {row.name: row.nodes for row in recipe.report.kernels}
-    return {name: kernel.target for kernel in recipe.kernels for name in nodes.get(kernel.name, (kernel.name,))}
+    record = read_record(folder)
+    if record is None:
+        return {}
+    chosen = chosen_kernels(record, kernel_rows(recipe)).values()
+    return {record.names[i]: each.kernel.target for each in chosen for i in each.kernel.nodes}

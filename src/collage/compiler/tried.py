@@ -6,23 +6,27 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import onnx_ir as ir
+
 from collage.compiler.break_even import Priced, Rest, cheapest_rests
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.lab import Lab
 from collage.compiler.plans import predicted_s
+from collage.compiler.problem import Problem
 from collage.compiler.refusals import in_short
 from collage.cost.cost import Cost
 from collage.cost.outcome import Outcome
 from collage.explain import Border, NodeRanges, Record, TargetAnswer, TriedKernel
 from collage.fusion import CandidateKernel, FusionReport, FusionSpec, UnionFusionRule
-from collage.graph import IndexSet, SubGraph, value_nbytes
+from collage.graph import IndexSet, SubGraph, kernels_of, operators_of, value_nbytes
 from collage.plan import AnyKernel, Identity, Plan, PlannedKernel, identity_of
+from collage.runtime import KernelRecord
 from collage.search import SearchResult
 from collage.status import Status
 from collage.target import Target
 
-__all__ = ["record_of_trials"]
+__all__ = ["record_of_build", "record_of_plan", "record_of_trials"]
 
 _RUNNER_UP = FusionSpec("runner-up", UnionFusionRule(()), ())
 _MOST_VALUES = 8
@@ -66,6 +70,44 @@ def record_of_trials(
         min_gain=problem.options.min_gain,
         notes=() if fusion is None else tuple(fusion.notes),
     )
+
+
+def record_of_plan(problem: Problem, plan: Plan, note: str) -> Record:
+    """Return the record of a plan that no measured search found, with the origin of the plan."""
+    return Record(
+        names=tuple(str(node.name) for node in problem.graph.nodes),
+        op_types=tuple(node.op_type for node in problem.graph.nodes),
+        tried=tuple(
+            TriedKernel(
+                NodeRanges.from_bits(place.sub_graph.inside.bits),
+                str(place.target),
+                Status.NOT_MEASURED,
+                rule=place.rule,
+            )
+            for place in plan.kernels
+        ),
+        notes=(note,),
+    )
+
+
+def record_of_build(model: ir.Model, kernels: Sequence[KernelRecord], note: str) -> Record:
+    """Return the record of a partitioned model without a search: its operators, and a row for each kernel.
+
+    Args:
+        model: The partitioned model.
+        kernels: Its kernels, in the order in which they run.
+        note: The origin of the partitioning.
+    """
+    functions = {str(call.node.name): call.function for call in kernels_of(model)}
+    names, types, tried = list[str](), list[str](), list[TriedKernel]()
+    for kernel in kernels:
+        function, begin = functions[kernel.name], len(names)
+        for node in operators_of(model, function):
+            names.append(str(node.name or ""))
+            types.append(node.op_type)
+        nodes, rule = NodeRanges(((begin, len(names) - 1),)), function.metadata_props.get("rule", "")
+        tried.append(TriedKernel(nodes, kernel.target, Status.NOT_MEASURED, rule=rule))
+    return Record(tuple(names), tuple(types), tuple(tried), notes=(note,))
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -26,10 +26,6 @@ _SHOWN_KERNELS = 40
 _SHOWN_BORDERS = 20
 # Below it a ratio of times says nothing.
 _SHORTEST_US = 1e-9
-_NO_RECORD = (
-    "this artefact has no record of what was tried, as it was made without a search: "
-    "kernels that were not chosen are not known"
-)
 _WHY_STOPPED = {
     "finished": "no other plan promised a gain",
     "min_gain": "no plan with them promised a gain",
@@ -71,25 +67,22 @@ class Explanation:
     returned_us: float | None = None
 
     @classmethod
-    def of(cls, record: Record | None, report: Report, kernels: Sequence[KernelRow] | None = None) -> Explanation:
+    def of(cls, record: Record, report: Report, kernels: Sequence[KernelRow] | None = None) -> Explanation:
         """Return the explanation of a compilation.
 
         Args:
-            record: Its record; None if it has none.
+            record: Its record.
             report: Its report.
             kernels: Its kernels, if they are not those of the report.
         """
         kernels = report.kernels if kernels is None else kernels
-        if record is None:
-            kernels = [replace(kernel, nodes=kernel.nodes or (kernel.name,)) for kernel in kernels]
-            record = _record_of(kernels)
         counts = Counter(row.status.value for row in record.tried)
         counts.update(record.dropped)
         by_nodes = record.by_nodes()
         chosen = chosen_kernels(record, kernels)
         held = {each.kernel.nodes for each in chosen.values()}
         return cls(
-            report.winner,
+            report.winner or "as given",
             report.estimate_us,
             tuple(
                 _kernel(record, chosen[row.name], by_nodes.get(chosen[row.name].kernel.nodes, ()), row)
@@ -207,38 +200,23 @@ def _lost_cells(plan: Row, returned_us: float | None) -> tuple[str, ...]:
 
 
 def chosen_kernels(record: Record, kernels: Iterable[KernelRow]) -> Mapping[str, ChosenKernel]:
-    """Return the candidates that the kernels of a plan are, by the names of the kernels."""
+    """Return the candidates that the kernels of a plan are, by the names of the kernels.
+
+    A kernel without names of operators is of a model that was built as it was given. Its record has a row for each kernel.
+    """
     places = {name: i for i, name in enumerate(record.names)}
     rows: dict[tuple[NodeRanges, str], TriedKernel] = {}
     for row in record.tried:
         rows.setdefault((row.nodes, row.target), row)
     chosen = {}
-    for kernel in kernels:
+    for place, kernel in enumerate(kernels):
         nodes = NodeRanges.of(places[name] for name in kernel.nodes if name in places)
+        if not kernel.nodes and place < len(record.tried):
+            nodes = record.tried[place].nodes
         if nodes.ranges:
             known = rows.get((nodes, kernel.target)) or TriedKernel(nodes, kernel.target, Status.NOT_MEASURED)
             chosen[kernel.name] = ChosenKernel(kernel.name, known, kernel.device, kernel.branch)
     return chosen
-
-
-def _record_of(kernels: Iterable[KernelRow]) -> Record:
-    """Return the record of an artefact that has none: it knows of the returned kernels alone."""
-    names: list[str] = []
-    types: list[str] = []
-    tried = []
-    for kernel in kernels:
-        ranges = NodeRanges(((len(names), len(names) + len(kernel.nodes) - 1),))
-        names += kernel.nodes
-        types += _types(kernel.operators, len(kernel.nodes))
-        status = Status.NOT_MEASURED if kernel.estimate_us is None else Status.OK
-        tried.append(TriedKernel(ranges, kernel.target, status, kernel.estimate_us, rule=kernel.rule))
-    return Record(tuple(names), tuple(types), tuple(tried), notes=(_NO_RECORD,))
-
-
-def _types(operators: str, count: int) -> list[str]:
-    """Return the types of a kernel's operators, as far as a short text names them."""
-    named = operators.split(", ") if operators else []
-    return named if len(named) == count else ["?"] * count
 
 
 def as_plain(value: Any) -> Any:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["amount", "percent"]
+import math
+from typing import Any
+
+__all__ = ["amount", "number_of", "percent"]
 
 
 def amount(time_us: float | None) -> str:
@@ -21,3 +24,8 @@ def percent(share: float | None) -> str:
     if share >= 0.095 or share == 0:
         return f"{share:.0%}"
     return f"{share:.1%}" if share >= 0.001 else "< 0.1%"
+
+
+def number_of(value: Any) -> float | None:
+    """Return a value of a section of free form as a number; None if it is not a finite one from zero up."""
+    return float(value) if type(value) in (int, float) and math.isfinite(value) and value >= 0 else None

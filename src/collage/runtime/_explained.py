@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collage._errors import ArtefactError
 from collage.explain import RECORD
 from collage.report import KernelRow
 from collage.runtime._manifest import read_recipe
@@ -14,21 +15,31 @@ from collage.runtime._recipe import Recipe
 if TYPE_CHECKING:
     from collage.explain import Explanation
 
-__all__ = ["explain_artefact", "explanation_of"]
+__all__ = ["explain_artefact", "explanation_of", "kernel_rows"]
 
 
 def explanation_of(recipe: Recipe, folder: Path) -> Explanation:
     """Return the explanation of a recipe whose files are in a folder.
 
     Raises:
-        ArtefactError: The record of what was tried is damaged, or was changed.
+        ArtefactError: There is no record of what was tried, or it is damaged.
     """
     # Late: hardly a process that runs a model explains it.
     from collage.explain import Explanation, read_record
 
+    record = read_record(folder)
+    if record is None:
+        raise ArtefactError("there is no record of what was tried; compile or build the model again")
+    return Explanation.of(record, recipe.report, kernel_rows(recipe))
+
+
+def kernel_rows(recipe: Recipe) -> list[KernelRow]:
+    """Return the kernels of a recipe as the report has them; a partitioned model that was built has no report of them."""
     rows = {row.name: row for row in recipe.report.kernels}
-    kernels = [rows.get(kernel.name) or KernelRow(kernel.name, kernel.target) for kernel in recipe.kernels]
-    return Explanation.of(read_record(folder), recipe.report, kernels)
+    return [
+        rows.get(kernel.name) or KernelRow(kernel.name, kernel.target, device=kernel.device, branch=kernel.branch)
+        for kernel in recipe.kernels
+    ]
 
 
 def explain_artefact(path: Path) -> Explanation:

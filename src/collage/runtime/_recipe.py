@@ -126,6 +126,7 @@ class Recipe:
         empty: Dimensions that were 0 if kernels were checked, such as the length of a decoder's past. Kernels run where
             these are 0. If another one is, the host stands in.
         streams: Number of runs that go on at once where it was measured to be best; 0 if that was not asked for.
+        listed: Names of the outputs in the order in which the model lists them, if it lists some more than once.
     """
 
     inputs: tuple[Port, ...]
@@ -139,6 +140,7 @@ class Recipe:
     devices: DeviceLayout | None = field(default=None, metadata=RARE)
     empty: tuple[str, ...] = field(default=(), metadata=RARE)
     streams: int = field(default=0, metadata=RARE)
+    listed: tuple[str, ...] = field(default=(), metadata=RARE)
 
     @property
     def toolchains(self) -> tuple[str, ...]:
@@ -195,6 +197,8 @@ class Recipe:
         for port in self.outputs:
             if port.name not in made:
                 raise ValueError(f"nothing makes output {port.name!r}")
+        if self.listed and set(self.listed) != {port.name for port in self.outputs}:
+            raise ValueError("the list of outputs names others than there are")
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recipe:

@@ -46,6 +46,7 @@ class IndexCheck:
         counts_back: True if negative indices count from the end.
         is_count: True for numbers of elements, which may be as large as the length.
         is_certain: False if an index beyond may be right: the operator is in a body that may not run, or a cast wraps the index.
+        offset: A number that the kernel adds to each index.
     """
 
     operator: str
@@ -54,6 +55,7 @@ class IndexCheck:
     counts_back: bool = True
     is_count: bool = False
     is_certain: bool = True
+    offset: int = 0
 
     def reads(self) -> Iterable[int]:
         """Return the positions of the values that it reads."""
@@ -174,6 +176,8 @@ def _check(check: IndexCheck, names: Sequence[str], inputs: int) -> _Check:
                 sizes.append(int(value.shape[n[1]] if n[0] < inputs else value[n[1]]))
         return sizes
 
+    shift = f" {'+' if check.offset > 0 else '-'} {abs(check.offset)}" if check.offset else ""
+
     def exactly(values: Sequence[Tensor]) -> None:
         for entry, length in enumerate(lengths(values)):
             least, largest = -length if check.counts_back else 0, length - (not check.is_count)
@@ -181,16 +185,16 @@ def _check(check: IndexCheck, names: Sequence[str], inputs: int) -> _Check:
                 indices = values[check.index]
                 indices = indices if len(check.lengths) == 1 else indices[..., entry]
                 low, high = (int(indices.min()), int(indices.max())) if indices.size else (0, -1)
-                name = names[check.index]
+                low, high, name = low + check.offset, high + check.offset, names[check.index] + shift
             else:
                 (low, high), name = check.index[entry], "a constant"
             if low <= high and not least <= low <= high <= largest:
                 raise _beyond(check, name, high if low >= least else low, least, largest)
 
     numbers = [n for n in check.lengths if isinstance(n, int)]
-    if not isinstance(check.index, int) or len(numbers) < len(check.lengths):
+    if not isinstance(check.index, int) or len(numbers) < len(check.lengths) or check.offset < 0:
         return exactly
-    position, most = check.index, min(numbers) - (not check.is_count)
+    position, most = check.index, min(numbers) - (not check.is_count) - check.offset
 
     def quickly(values: Sequence[Tensor]) -> None:
         x = values[position]

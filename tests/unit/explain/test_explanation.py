@@ -8,10 +8,21 @@ import sys
 from dataclasses import replace
 
 import pytest
-from tests.unit.explain.records import ACME, KERNELS, LLVM, NAMES, OPENVINO, explained, full_record, full_report, row
+from tests.unit.explain.records import (
+    ACME,
+    KERNELS,
+    LLVM,
+    NAMES,
+    OPENVINO,
+    TYPES,
+    explained,
+    full_record,
+    full_report,
+    row,
+)
 
 from collage._errors import UsageError
-from collage.explain import Explanation, as_plain
+from collage.explain import Explanation, Record, as_plain
 from collage.report import BodyKernelRow, KernelRow, Report, Row
 from collage.status import Status
 
@@ -143,24 +154,18 @@ def test_names_command_no_terminal() -> None:
     assert not any(c in str(explanation.node(f"#{i}")) for i in range(4) for c in "\x1b\x07")
 
 
-def test_an_artefact_without_a_record_explains_what_its_report_tells() -> None:
-    kernels = (
-        KernelRow("k0", LLVM, "Conv, Relu", ("a", "b"), "r", estimate_us=3.0),
-        KernelRow("k1", OPENVINO),
-    )
-    explanation = Explanation.of(None, full_report(), kernels)
-    assert [kernel.operators for kernel in explanation.kernels] == ["Conv, Relu", "?"]
-    assert explanation.lost[0].time_us == 705.0
-    assert explanation.node("b").chosen is explanation.kernels[0].chosen
-    assert "no record" in explanation.notes[0] and str(explanation)
-    assert str(Explanation.of(None, Report(), kernels))
-
-
 def test_a_plan_that_won_later_is_explained_with_the_candidates_that_are_known() -> None:
     whole = KernelRow("k0", OPENVINO, nodes=NAMES)
     explanation = Explanation.of(full_record(), full_report(), (whole, KernelRow("k1", ACME, nodes=("gone",))))
     (kernel,) = explanation.kernels
     assert kernel.chosen.kernel.time_us == 620.0 and explanation.borders == ()
+
+
+def test_a_model_that_was_built_as_it_was_given_has_a_row_for_each_kernel() -> None:
+    built = Record(NAMES, TYPES, tuple(row(nodes, LLVM, Status.NOT_MEASURED) for nodes in (range(1), range(1, 4))))
+    explanation = Explanation.of(built, Report(), (KernelRow("k0", LLVM), KernelRow("k1", LLVM)))
+    assert [kernel.operators for kernel in explanation.kernels] == ["Conv", "Relu, Resize, Add"]
+    assert explanation.plan == "as given" and str(explanation)
 
 
 def test_explaining_imports_neither_the_compiler_nor_onnx() -> None:
