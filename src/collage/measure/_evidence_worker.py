@@ -190,7 +190,7 @@ class EvidenceService:
         wrong = next(((name, each) for name, each in found.items() if not each.ok), None)
         return {
             "wrong": None if wrong is None else f"{doubt['where']}output {wrong[0]!r}: {wrong[1].reason}",
-            "error": max((each.max_rel for each in found.values()), default=0.0),
+            "error": max((each.max_rel for each in found.values() if each.max_rel < np.inf), default=0.0),
             "noise": max((each.noise or 0.0 for each in found.values()), default=0.0),
             "excused": {name: each.excused for name, each in found.items() if each.excused and is_usual},
         }

@@ -222,7 +222,9 @@ def _judge_numbers(
         if is_float and not is_all_within and tolerance == np.inf:
             within |= np.isfinite(left) & np.isfinite(expected)
         if not is_all_within:
-            within |= _is_same(actual, expected)
+            # The reference's own answer is right, however far off the truth is.
+            is_same = _is_same(actual, expected)
+            within, gap = within | is_same, np.where(is_same, 0.0, gap)
         excused = None
         if not within.all():
             # Any answer of a right run is right, whatever its kind.

@@ -179,3 +179,10 @@ def test_what_follows_from_ties_may_differ_in_as_many_elements_as_right_runs_do(
     for made, ok in ((flipped(0.1), True), (flipped(0.5), False), (flipped(0.1, 60.0), False)):
         assert judge(made, right, 1e-4, evidence=Evidence(runs, None, is_decided=True)).ok is ok
         assert not judge(made, right, 1e-4, evidence=Evidence(runs)).ok or made is runs[0]
+
+
+def test_the_answer_of_the_reference_has_no_error_beside_a_truth_that_is_far_off() -> None:
+    answer = np.float32([1e-7, 2e-7, 0.0])
+    evidence = Evidence((answer,), answer.astype(np.float64) / 3)
+    found = judge(answer, answer, 1e-4, usual=np.float32([1.0, 1.0, 1.0]), evidence=evidence)
+    assert found.ok and found.max_rel == 0.0
