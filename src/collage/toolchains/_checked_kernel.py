@@ -74,7 +74,7 @@ class IndexCheck:
             index if isinstance(index, int) else tuple(map(_pair, index)),
             tuple(lengths),
             *(bool(data[name]) for name in ("counts_back", "is_count", "is_certain")),
-            offset=int(data["offset"]),
+            int(data["offset"]),
         )
 
     def reads(self) -> Iterable[int]:
