@@ -73,7 +73,9 @@ class IndexCheck:
             str(data["operator"]),
             index if isinstance(index, int) else tuple(map(_pair, index)),
             tuple(lengths),
-            *(bool(data[name]) for name in ("counts_back", "is_count", "is_certain")),
+            bool(data["counts_back"]),
+            bool(data["is_count"]),
+            bool(data["is_certain"]),
             int(data["offset"]),
         )
 
