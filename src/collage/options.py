@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import UsageError
-from collage.cost.objective import OBJECTIVES, Limit, read_limits
+from collage.cost.objective import NEIGHBOURS, OBJECTIVES, Limit, read_limits
 from collage.option_texts import (
     read_budget,
     read_dims,
@@ -43,6 +44,7 @@ __all__ = [
     "CommandOption",
     "CompileOptions",
     "command_options",
+    "command_text",
     "compile_options",
 ]
 
@@ -103,6 +105,52 @@ def command_options() -> dict[str, CommandOption]:
     return {name: replace(each, flag=each.flag or "--" + name.replace("_", "-")) for name, each in told.items()}
 
 
+def command_text(options: CompileOptions, model: str, targets: Sequence[str] = ()) -> str:
+    """Return the command that compiles a model with some options.
+
+    Folders, the timing database and values that are not texts, such as arrays, are left out: the text is for other people.
+
+    Args:
+        options: The options.
+        model: The model's path; ``model.onnx`` if that is empty.
+        targets: The targets that were named.
+    """
+    words = ["collage", "compile", Path(model).name or "model.onnx", "-o", "model.collage"]
+    words += [word for target in targets for word in ("-t", target)]
+    plain = CompileOptions()
+    for name, told in command_options().items():
+        value = getattr(options, name)
+        if told.group == MACHINES or value == getattr(plain, name):
+            continue
+        if name == "launch_penalties_s":
+            value = {toolchain: seconds * 1e6 for toolchain, seconds in value.items()}
+        elif told.metavar in ("DROP", "ERROR") and value is not None:
+            value = f"{100 * value:g}%"
+        for text in _texts(value):
+            flag = told.flag.partition("/")[0 if value is not False else 2]
+            words += [flag] if told.kind is bool else [flag, text]
+    return shlex.join(words)
+
+
+def _texts(value: Any) -> list[str]:
+    """Return a value of an option as texts, one for each time that the option is given."""
+    if isinstance(value, Mapping):
+        pairs = {key: _lengths(each) for key, each in value.items()}
+        return [f"{key}={each}" for key, each in pairs.items() if each]
+    if isinstance(value, str | Path):
+        return [Path(value).name if "/" in str(value) and Path(value).exists() else str(value)]
+    if isinstance(value, list | tuple):
+        return [each.text if isinstance(each, Limit) else str(each) for each in value]
+    return [f"{value:g}"] if isinstance(value, int | float) else []
+
+
+def _lengths(value: Any) -> str:
+    """Return a length, or several with weights, or a file; empty for an array."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{length}:{weight:g}" for length, weight in value.items())
+    return Path(value).name if isinstance(value, str) else f"{value:g}" if isinstance(value, int | float) else ""
+
+
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """Options of ``compile``. Values may be texts, as on the command line: ``time_budget_s="2m"``, ``max_drop="0.5%"``.
@@ -130,6 +178,8 @@ class CompileOptions:
             ``docs/fusion.md``.
         objective: The figure that is optimised: ``latency`` of one run at a time; ``throughput`` of several concurrent runs,
             whose number is chosen too; ``memory``, the largest resident set; ``size``, the bytes of the artefact.
+        neighbour: The process beside which plans are compared: ``none``, or one that computes without end with ``idle`` or
+            ``equal`` priority. Single kernels are timed on the quiet machine in any case.
         limits: Limits that the result must satisfy, such as ``"p99<=20ms"`` or ``"rss<=400MB"``; see ``docs/objectives.md``.
         percentile: Percentile of a kernel's latencies that is its cost: 50, 10 or 90.
         precision: ``int8`` admits 8-bit kernels. It needs samples in ``data``. Without another limit the metric may drop by
@@ -230,6 +280,12 @@ class CompileOptions:
         metavar="NAME",
     )
     objective: str = option("latency", "The figure to optimise.", BASIC, choices=OBJECTIVES)
+    neighbour: str = option(
+        "none",
+        "Compare plans beside a busy process of this priority, for machines that do other work too.",
+        SEARCH,
+        choices=NEIGHBOURS,
+    )
     limits: Sequence[str | Limit] = option(
         (),
         "A limit for the result: p99<=20ms, rss<=400MB, size<=10MB, throughput>=50/s.",
@@ -356,6 +412,8 @@ class CompileOptions:
             strategies().get(self.strategy)  # Says which there are.
         if self.objective not in OBJECTIVES:
             raise UsageError(f"objective {self.objective!r}: it is one of {', '.join(OBJECTIVES)}")
+        if self.neighbour not in NEIGHBOURS:
+            raise UsageError(f"neighbour {self.neighbour!r}: it is one of {', '.join(NEIGHBOURS)}")
         bounds = self.bounds  # Says what is wrong with them.
         if not self.finals and (bounds or self.objective != "latency"):
             raise UsageError("objectives and limits are measured end to end: they do not go with finals=False")
@@ -398,6 +456,17 @@ class CompileOptions:
     def is_plain(self) -> bool:
         """True if the latency alone decides."""
         return self.objective == "latency" and not self.limits
+
+    @property
+    def counts_bytes(self) -> bool:
+        """True if the bytes of the artefact decide, or are limited."""
+        return self.objective == "size" or any(limit.quantity == "size" for limit in self.bounds)
+
+    @property
+    def time_decides(self) -> bool:
+        """True if a slow plan cannot be the result: neither bytes nor a resident set decide, or are limited."""
+        is_limited = any(limit.quantity in ("size", "rss") for limit in self.bounds)
+        return self.objective in ("latency", "throughput") and not is_limited
 
     @property
     def search_threads(self) -> int:

@@ -54,8 +54,9 @@ class Pool:
         command = ["gcc", "-O1", "-shared", "-fPIC", str(folder / "probe.c"), "-o", str(folder / "probe.so")]
         subprocess.run(command, check=True)
         self._closure: Any = ctypes.CDLL(str(folder / "probe.so")).probe
-        self._launch: Any = ctypes.CDLL(str(folder / self.name)).collage_parallel_launch
-        self._launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+        # Of the library that the process uses: an earlier kernel may have loaded another copy.
+        signature = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+        self._launch: Any = signature(self.threads.launch)
 
     def run(self, threads: int, tasks: int = 0, *, fails_at: int = -1, work_us: int = 0) -> tuple[int, Record]:
         """Run one parallel loop, and return its status and record."""

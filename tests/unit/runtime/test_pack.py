@@ -28,7 +28,7 @@ from collage.toolchains import registry
 
 MODEL = "a" * 64
 FLAGS = this_machine().flags
-FEWER = [flag for flag in FLAGS if not flag.startswith(("avx512", "amx"))]
+FEWER = [flag for flag in FLAGS if not flag.startswith(("avx", "amx"))]
 
 Made = Callable[..., Path]
 

@@ -101,4 +101,4 @@ def test_members_of_a_sequence_that_is_named_run_whatever_their_level(capsys, pa
 
 def test_a_pass_that_is_switched_off_by_its_option_says_so(capsys, path):
     code, out, _ = collage(capsys, "inspect", path, "--passes", "CollageFuseOps")
-    assert code == 0 and "remark: nothing is done, since collage.enable_collage is not set" in out
+    assert code == 0 and "warning: nothing is done, since collage.enable_collage is not set" in out

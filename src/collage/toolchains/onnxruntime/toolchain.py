@@ -87,7 +87,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
         build = f"onnxruntime {ort.__version__}, {ort.get_build_info()}"
         # Elsewhere 8-bit products are no faster than f32 ones.
         precisions = REDUCED if this_machine().multiplies_bytes_at_once else ()
-        return Availability(True, ort.__version__, build, (_PROVIDER,), precisions=precisions)
+        return Availability(True, ort.__version__, build, (_PROVIDER,), precisions=precisions, compact=REDUCED)
 
     def option_values(self, target: Target) -> OptionValues:
         """Return the values that each option takes."""

@@ -79,10 +79,13 @@ class Threads:
 
     Args:
         library: The loaded library.
+
+    Attributes:
+        launch: Address of the function that runs a parallel loop.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._launch = ctypes.cast(library.collage_parallel_launch, ctypes.c_void_p).value
+        self.launch = ctypes.cast(library.collage_parallel_launch, ctypes.c_void_p).value
         self._use: Any = library.collage_use_threads
         self._use.argtypes, self._use.restype = [ctypes.c_int], None
         self.rest: Any = library.collage_rest
@@ -93,7 +96,7 @@ class Threads:
         """Have a loaded kernel library run its parallel loops on these threads. A library may have no such loop."""
         loaded = ctypes.CDLL(os.path.realpath(kernel))
         with contextlib.suppress(ValueError):
-            ctypes.c_void_p.in_dll(loaded, _LAUNCH).value = self._launch
+            ctypes.c_void_p.in_dll(loaded, _LAUNCH).value = self.launch
         # TVM's module keeps the library loaded. ctypes would keep it for ever.
         _ctypes.dlclose(loaded._handle)
 
