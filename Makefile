@@ -13,7 +13,7 @@ WHOLE := -n 4 --dist loadfile --no-loadscope-reorder tests/crash tests/e2e
 PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))
 APART := -n 2 packages
 
-.PHONY: demo test test-all lowest coverage types fuzz lint docs bench gpu clean
+.PHONY: demo test test-all lowest coverage types fuzz lint docs bench paper gpu clean
 
 demo: $(VENV)/demo.stamp  ## compile, run and bench two real models
 	$(BIN)/python examples/demo.py $(OUT)
@@ -72,6 +72,9 @@ try-dist:  ## the wheel with its extra `cpu` in a clean environment: the quick s
 
 bench: $(VENV)/dev.stamp  ## us against every single toolchain; MODELS=a,b picks some
 	$(BIN)/python -m benchmarks.bench $(if $(MODELS),--models $(MODELS))
+
+paper: $(VENV)/dev.stamp  ## the five models of the Collage paper, as a table of plans and ratios
+	$(BIN)/python -m benchmarks.bench --models paper --table
 
 # On a machine with a device, PYTHON_GPU is one with a CUDA build of torch and what Collage needs; see packages/collage-cuda/README.md.
 PYTHON_GPU ?= $(BIN)/python

@@ -1,6 +1,7 @@
 """Arguments that benchmarks share: one way to say which models, targets, device, threads and rounds.
 
-``--models A,B`` takes names of the zoo, which are built when they are first used, and ONNX files.
+``--models A,B`` takes names of the zoo, which are built when they are first used, and ONNX files. ``paper`` stands for the five
+models that the Collage paper measures.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from benchmarks.zoo import CATALOGUE, build, find
 ROOT = Path(__file__).resolve().parents[1]
 MENU = ("llvm", "onnxruntime", "openvino")
 DEVICES = ("cpu", "cuda")
+PAPER = "paper"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,10 @@ def make_parser(
     if models is not None:
         default = models or without_models
         parser.add_argument(
-            "--models", default=models, metavar="A,B", help=f"names in the zoo, or ONNX files (default: {default})"
+            "--models",
+            default=models,
+            metavar="A,B",
+            help=f"names in the zoo, ONNX files, or paper for the five of the Collage paper (default: {default})",
         )
         parser.add_argument("--zoo", type=Path, default=ROOT / ".cache" / "zoo", help="folder of the zoo")
     if targets:
@@ -83,7 +88,9 @@ def chosen_models(options: argparse.Namespace) -> Iterator[Model]:
     Raises:
         SystemExit: A name is neither in the zoo nor an ONNX file. Raised before anything is built.
     """
-    names = options.models.split(",") if options.models else [entry.name for entry in CATALOGUE]
+    given = options.models.split(",") if options.models else [entry.name for entry in CATALOGUE]
+    papers = [entry.name for entry in CATALOGUE if entry.paper]
+    names = [name for each in given for name in (papers if each == PAPER else [each])]
     known = {entry.name for entry in CATALOGUE}
     for name in names:
         if name not in known and not (name.endswith(".onnx") and Path(name).is_file()):

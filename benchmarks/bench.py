@@ -3,6 +3,7 @@
 ::
 
     python -m benchmarks.bench --models resnet50,speech           # timings are kept: a second run measures what is new
+    python -m benchmarks.bench --models paper --table             # the five models of the Collage paper, as a table in Markdown
     python -m benchmarks.bench --device cuda                      # on a machine with an NVIDIA GPU
     python -m benchmarks.bench --independent --models m.onnx      # no line of Collage on the toolchains' side
     python -m benchmarks.bench --independent --repeat 10          # ten compilations from nothing of each model
@@ -138,6 +139,23 @@ def line(row: Mapping[str, Any]) -> str:
     return f"{row['model']:17} {row['compile_s']:7.1f}s  ratio {ratio}  {times}{greedy}\n{'':28}{about}"
 
 
+def in_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of plans and ratios for a document."""
+    lines = ["| model | plan | ms | times as fast as the best single toolchain |", "|---|---|---|---|"]
+    for row in rows:
+        if "error" in row or "report" not in row or not row["ratio"]:
+            lines.append(f"| {row['model']} | {row.get('error', 'not compared')} | | |")
+            continue
+        targets = Counter(kernel["target"] for kernel in row["report"]["kernels"])
+        short = {target: target.rpartition("=")[2].split()[0] for target in targets}
+        plan = ", ".join(f"{count} x {short[target]}" for target, count in targets.most_common())
+        ours = next((r["median_us"] for r in row["rows"] if r["name"] == "collage" and r["median_us"]), None)
+        low, high = row["interval"]
+        time = "" if ours is None else f"{ours / 1e3:.2f}"
+        lines.append(f"| {row['model']} | {plan} | {time} | {row['ratio']:.3f} ({low:.3f} to {high:.3f}) |")
+    return "\n".join(lines)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the script."""
     parser = make_parser(__doc__, models="", targets=MENU, device=True, rounds=15, json=True)
@@ -147,6 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--legs", type=int, default=3, help="with --independent: how often all processes are started anew"
     )
     parser.add_argument("--repeat", type=int, metavar="N", help="compile each model N times, each on an empty database")
+    parser.add_argument("--table", action="store_true", help="end with a table in Markdown")
     parser.add_argument("--artefacts", metavar="A,B", help="race these, in the order of the models")
     options = parser.parse_args(arguments)
     menu = options.targets.split(",")
@@ -167,6 +186,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if ratios:
         print(f"\ngeometric mean of {len(ratios)} ratios: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
         print(f"{slower} slower than the best single toolchain beyond doubt")
+    if options.table:
+        print(f"\n{in_markdown(rows)}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
     return int(slower > 0)

@@ -11,7 +11,7 @@ from typing import Any
 
 from collage._errors import UsageError
 from collage.benchmark import artefact_on, length_of, open_track, opened, raced, row_of
-from collage.explain import TriedRecord, read_record, record_of_report
+from collage.explain import TriedRecord, read_record
 from collage.frontend import Lengths
 from collage.inspection import describe_environment
 from collage.runtime import Recipe
@@ -129,7 +129,7 @@ def _version_changes(one: Recipe, other: Recipe) -> list[dict[str, Any]]:
 
 def _plan_changes(one: Recipe, folder: Path, other: Recipe, other_folder: Path) -> dict[str, Any]:
     """Return what differs between two plans, by the names of operators, as far as the artefacts tell."""
-    owners = [_owners(_record(one, folder)), _owners(_record(other, other_folder))]
+    owners = [_owners(read_record(each) or TriedRecord((), (), "")) for each in (folder, other_folder)]
     moved: dict[tuple[str, str], list[str]] = {}
     for name in owners[0].keys() & owners[1].keys():
         pair = owners[0][name], owners[1][name]
@@ -145,11 +145,6 @@ def _plan_changes(one: Recipe, folder: Path, other: Recipe, other_folder: Path) 
         "only_a": only[0],
         "only_b": only[1],
     }
-
-
-def _record(recipe: Recipe, folder: Path) -> TriedRecord:
-    known = [(kernel.name, kernel.target) for kernel in recipe.kernels]
-    return read_record(folder) or record_of_report(recipe.report, known)
 
 
 def _owners(record: TriedRecord) -> dict[str, str]:

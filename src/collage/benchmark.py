@@ -66,6 +66,7 @@ def bench(
     against: Iterable[TargetLike] | None = None,
     *,
     rounds: int = 15,
+    neighbour: str = "none",
     dims: Lengths | None = None,
     inputs: Mapping[str, Any] = MappingProxyType({}),
     model: Path | None = None,
@@ -77,6 +78,7 @@ def bench(
         artefact: The result of ``Executable.save``, a folder or a zip.
         against: Targets; None is the menu that the artefact was compiled with.
         rounds: Rounds; each contestant has one turn in each.
+        neighbour: The process beside which all run: ``none``, ``idle`` or ``equal`` by its priority.
         dims: Representative lengths of symbolic dimensions, see ``CompileOptions``; None is those that it was compiled for.
         inputs: Representative inputs by name, NumPy; those not given are made up.
         model: The file that the artefact was compiled from; None looks for it where the artefact says, from here.
@@ -102,12 +104,14 @@ def bench(
         vendors, failures = vendors_on(track, targets, recipe.threads, say)
         standings |= {name: failures.get(name) for name in (*failures, *(vendor.name for vendor in vendors))}
         finalists += vendors
-        result, duration_s = raced(track, finalists, length_of(rounds), OURS, say)
+        length = replace(length_of(rounds), neighbour=neighbour)
+        result, duration_s = raced(track, finalists, length, OURS, say)
         standings.update((standing.finalist.name, standing) for standing in result.standings)
         is_alive = result.winner is not None and result.winner.finalist.name == OURS
         speedup = result.speedup if is_alive else None
         faster = [each for each in result.standings if is_alive and _is_faster(each)]
-        _note_faster(recipe, faster, say)
+        if neighbour == "none":  # What is faster beside another process says nothing of the usual race.
+            _note_faster(recipe, faster, say)
     return {
         "schema": 1,
         "artefact": shown(artefact),
@@ -123,6 +127,7 @@ def bench(
             for each in faster
         ],
         "rounds": rounds,
+        "neighbour": neighbour,
         "duration_s": duration_s,
         "threads": recipe.threads,
         "environment": describe_environment(),

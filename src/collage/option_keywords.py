@@ -30,6 +30,7 @@ class OptionKeywords(TypedDict, total=False):
     search: str
     strategy: str
     objective: str
+    neighbour: str
     limits: Sequence[str | Limit]
     percentile: int | str
     precision: str | None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import UsageError
-from collage.cost.objective import OBJECTIVES, Limit, read_limits
+from collage.cost.objective import NEIGHBOURS, OBJECTIVES, Limit, read_limits
 from collage.option_texts import (
     read_budget,
     read_dims,
@@ -178,6 +178,8 @@ class CompileOptions:
             ``docs/fusion.md``.
         objective: The figure that is optimised: ``latency`` of one run at a time; ``throughput`` of several concurrent runs,
             whose number is chosen too; ``memory``, the largest resident set; ``size``, the bytes of the artefact.
+        neighbour: The process beside which plans are compared: ``none``, or one that computes without end with ``idle`` or
+            ``equal`` priority. Single kernels are timed on the quiet machine in any case.
         limits: Limits that the result must satisfy, such as ``"p99<=20ms"`` or ``"rss<=400MB"``; see ``docs/objectives.md``.
         percentile: Percentile of a kernel's latencies that is its cost: 50, 10 or 90.
         precision: ``int8`` admits 8-bit kernels. It needs samples in ``data``. Without another limit the metric may drop by
@@ -278,6 +280,12 @@ class CompileOptions:
         metavar="NAME",
     )
     objective: str = option("latency", "The figure to optimise.", BASIC, choices=OBJECTIVES)
+    neighbour: str = option(
+        "none",
+        "Compare plans beside a busy process of this priority, for machines that do other work too.",
+        SEARCH,
+        choices=NEIGHBOURS,
+    )
     limits: Sequence[str | Limit] = option(
         (),
         "A limit for the result: p99<=20ms, rss<=400MB, size<=10MB, throughput>=50/s.",
@@ -404,6 +412,8 @@ class CompileOptions:
             strategies().get(self.strategy)  # Says which there are.
         if self.objective not in OBJECTIVES:
             raise UsageError(f"objective {self.objective!r}: it is one of {', '.join(OBJECTIVES)}")
+        if self.neighbour not in NEIGHBOURS:
+            raise UsageError(f"neighbour {self.neighbour!r}: it is one of {', '.join(NEIGHBOURS)}")
         bounds = self.bounds  # Says what is wrong with them.
         if not self.finals and (bounds or self.objective != "latency"):
             raise UsageError("objectives and limits are measured end to end: they do not go with finals=False")
@@ -446,6 +456,17 @@ class CompileOptions:
     def is_plain(self) -> bool:
         """True if the latency alone decides."""
         return self.objective == "latency" and not self.limits
+
+    @property
+    def counts_bytes(self) -> bool:
+        """True if the bytes of the artefact decide, or are limited."""
+        return self.objective == "size" or any(limit.quantity == "size" for limit in self.bounds)
+
+    @property
+    def time_decides(self) -> bool:
+        """True if a slow plan cannot be the result: neither bytes nor a resident set decide, or are limited."""
+        is_limited = any(limit.quantity in ("size", "rss") for limit in self.bounds)
+        return self.objective in ("latency", "throughput") and not is_limited
 
     @property
     def search_threads(self) -> int:

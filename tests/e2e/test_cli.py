@@ -88,9 +88,11 @@ def test_bench_races_against_every_single_on_given_inputs(
     artefact: tuple[Path, dict], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.save(tmp_path / "x.npy", np.ones((1, 8, 50), np.float32))
-    done = run_here(capsys, "bench", artefact[0], "--rounds", "3", "--json", "--input", f"x={tmp_path / 'x.npy'}")
+    given = ("--input", f"x={tmp_path / 'x.npy'}", "--neighbour", "idle")
+    done = run_here(capsys, "bench", artefact[0], "--rounds", "3", "--json", *given)
     assert done.returncode == 0, done.stderr
     table = json.loads(done.stdout)
+    assert table["neighbour"] == "idle"
     names = [row["name"] for row in table["rows"]]
     # Small models are tried on one thread too.
     singles = [name for name in names if "default" not in name and "-threads=1" not in name]

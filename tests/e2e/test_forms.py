@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,13 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx import TensorProto as T
+from onnx import helper as h
+from onnx import numpy_helper as nh
 
 import collage
 from collage._errors import CollageError, InputError, ModelError
+from collage.cli._run import run_once
 from collage.integrations import InferenceSession
 from collage.runtime import Executable
 from tests.e2e.conftest import LENT
@@ -69,11 +74,63 @@ def test_what_is_refused_is_refused_with_the_reason(name: str) -> None:
         session_of(make())
 
 
-def test_an_output_listed_twice_is_refused_with_the_remedy() -> None:
-    """ONNX Runtime returns it twice; here outputs are a mapping."""
-    twice = model_of([node("Neg", "x", "y")], floats("x"), floats("y", "y"))
-    with pytest.raises(ModelError, match=r"two outputs called 'y'.*list it once"):
-        compiled(twice)
+@pytest.mark.parametrize("listed", ["y z y", "w x w x"])
+def test_an_output_may_be_listed_twice(listed: str, tmp_path: Path) -> None:
+    """A mapping holds it once, and what is ordered has it as often as the model lists it."""
+    weights = [nh.from_array(X, "w")]
+    nodes = [node("Neg", "x", "y"), node("Abs", "x", "z")]
+    model = model_of(nodes, floats("x"), floats(*listed.split()), weights)
+    expected, executable = session_of(model).run(None, {"x": X}), compiled(model)
+    agree(dict(enumerate(executable(X))), expected)  # type: ignore[arg-type]
+    assert list(executable.run([X])) == list(dict.fromkeys(listed.split()))
+    session = InferenceSession(executable.save(tmp_path / "a.zip"))
+    agree(dict(enumerate(session.run(None, {"x": X}))), expected)  # type: ignore[arg-type]
+    assert [port.name for port in session.get_outputs()] == listed.split()
+
+
+@pytest.mark.parametrize(("labels", "shape"), [(["cheap", "dear"], ("n", 2)), ([7, -1], (2,))])
+def test_outputs_of_zip_map_are_maps(
+    labels: list[str] | list[int], shape: tuple[int | str, ...], tmp_path: Path
+) -> None:
+    kind = "classlabels_strings" if isinstance(labels[0], str) else "classlabels_int64s"
+    key = T.STRING if isinstance(labels[0], str) else T.INT64
+    maps = h.make_sequence_type_proto(h.make_map_type_proto(key, h.make_tensor_type_proto(T.FLOAT, [])))
+    nodes = [node("Softmax", "x", "p"), node("ZipMap", "p", "m", domain="ai.onnx.ml", **{kind: labels})]
+    outputs = [h.make_value_info("m", maps), *floats("p", shape=shape)]
+    model = model_of(nodes, floats("x", shape=shape), outputs, imports={"ai.onnx.ml": 1})
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    executable = collage.compile(path, ["onnxruntime"], options=collage.CompileOptions(finals=False), workers=LENT)
+    artefact = executable.save(tmp_path / "a.zip")
+    session, theirs = InferenceSession(artefact), session_of(model)
+    (row, _) = run_once(artefact, {}, tmp_path, {})["outputs"]
+    assert row["dtype"] == "maps" and [set(each) for each in json.loads(Path(row["file"]).read_text())] == [
+        set(map(str, labels))
+    ]
+    assert [(p.name, p.type) for p in session.get_outputs()] == [(p.name, p.type) for p in theirs.get_outputs()]
+    assert session.get_modelmeta().custom_metadata_map == {}
+    for rows in (1, 3) if len(shape) > 1 else (0,):
+        x = np.linspace(-1, 2, 2 * max(rows, 1), dtype=np.float32).reshape((rows, 2) if rows else (2,))
+        wanted = theirs.run(None, {"x": x})
+        for found in (executable.run({"x": x})["m"], session.run(["m"], {"x": x})[0]):
+            assert [list(row) for row in found] == [list(row) for row in wanted[0]]
+            numbers = [[list(row.values()) for row in each] for each in (found, wanted[0])]
+            np.testing.assert_allclose(*numbers, rtol=1e-5)
+        np.testing.assert_allclose(executable.run_tensors({"x": x})["m"], wanted[1], 1e-5)
+
+
+def test_texts_that_are_not_unicode_are_read_with_a_warning(tmp_path: Path) -> None:
+    made = model_of([node("Neg", "xAA", "y", name="nAA"), node("Abs", "y", "zAB")], floats("xAA"), floats("zAB"))
+    made.doc_string, made.graph.doc_string = "tAA", "uAA"
+    made.metadata_props.add(key="kAA", value="vAB")
+    path = tmp_path / "latin.onnx"
+    path.write_bytes(made.SerializeToString().replace(b"AA", b"\xe9\xe8").replace(b"AB", b"\xe9\xe7"))
+    with pytest.warns(RuntimeWarning, match="not Unicode.*Latin-1"):
+        executable = collage.compile(path, ["onnxruntime"], options=collage.CompileOptions(finals=False), workers=LENT)
+    np.testing.assert_array_equal(executable.run({"xéè": X})["zéç"], abs(X))
+    session = InferenceSession(executable.save(tmp_path / "a.zip"))
+    assert session.get_modelmeta().custom_metadata_map == {"kéè": "véç"}
+    np.testing.assert_array_equal(session.run(None, {"xéè": X})[0], abs(X))
 
 
 def test_nodes_of_one_name_run() -> None:

@@ -201,6 +201,10 @@ def test_what_is_in_no_kernel_is_left_to_the_host(measured: list[str]) -> None:
     assert [kernel.target for kernel in executable.recipe.kernels] == [LEFT, "llvm -compiler=host"]
     (y,) = executable.run({"v0": -np.ones((1, 8), np.float32)}).values()
     np.testing.assert_array_equal(y, np.zeros((1, 8)))
+    told = executable.explain()
+    operators = [node.op_type for node in chain().graph.node]
+    assert told.record.op_types == (*operators, "Abs") and told.node("extra").chosen == told.kernels[1].chosen
+    assert "?" not in str(told) and "as it was given" in str(told)
 
 
 def test_a_partitioned_model_that_computes_wrongly_is_not_returned() -> None:

@@ -6,6 +6,7 @@ arguments and the contract are tested where there is no GPU. Speed, and what the
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,16 +18,22 @@ import onnx_ir as ir
 import pytest
 
 from collage import CollageError
+from collage.graph import COMPOSITE
 from collage.runtime import Step
 from collage.runtime._device_chain import executor_of
 from collage.target import HOST_TARGET, Target
 from collage.testing._toolchain_case import _reference
 from collage.testing._toolchain_kernels import COMMON, kernel
-from collage.toolchains import DeviceKernel, LoadOptions, Unsupported, registry
-from collage_cuda import cuda_support
+from collage.toolchains import DeviceKernel, LoadOptions, TargetError, Unsupported, registry
+from collage.toolchains.tvm.kernels import import_kernel
+from collage_cuda import cuda_support, extern
+from collage_cuda import tvm as tvm_cuda
 from collage_cuda.cublas import CublasToolchain
 from collage_cuda.cuda_library import TorchCudaLibrary
 from collage_cuda.cudnn import CudnnToolchain
+from collage_extern.functions import ExternLibraries
+from collage_extern.lowering import outlined, reader
+from collage_extern.toolchain import ExternToolchain
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -283,3 +290,60 @@ def test_views_between_two_kernels_stay_on_the_device(tmp_path: Path) -> None:
         wanted = [*_reference(last, r), *_reference(product, t), *r]
         for y, expected in zip(executor.run([x, z]), wanted, strict=True):
             np.testing.assert_allclose(y, expected, rtol=0, atol=1e-4)
+
+
+NATIVE_AROUND = (
+    "(float[2,4,9,9] x) => (float[2,4,9,3] y) {s = Sigmoid (x) c = Conv <pads = [1,1,1,1]> (s, w, b) r = Relu (c) "
+    "t = Tanh (r) m = MatMul (t, v) y = Add (m, d)}"
+)
+
+
+def around() -> ir.Model:
+    weights = {"w": numbers(4, 4, 3, 3), "b": numbers(4), "v": numbers(9, 3, seed=1), "d": numbers(3, seed=2)}
+    return ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(kernel("around", NATIVE_AROUND, weights))))
+
+
+def libraries() -> ExternLibraries:
+    found = ExternLibraries(())
+    for make in (extern.cudnn, extern.cublas):
+        found.add(make())
+    return found
+
+
+def test_functions_of_native_cuda_kernels_compute_what_they_stand_for(tmp_path: Path) -> None:
+    """The same functions in native code for the processor, where there is no device for that of CUDA."""
+    pytest.importorskip("tvm")
+    toolchain, target = ExternToolchain(libraries()), Target.parse("llvm -libs=extern")
+    compiled = toolchain.compile(around(), target, tmp_path)
+    assert [label for label, _ in compiled.metadata["calls"]] == ["cudnn.conv_relu", "cublas.matmul_bias"]
+    x = numbers(2, 4, 9, 9, seed=7)
+    (got,) = toolchain.load(compiled, target, tmp_path, LoadOptions())([x])
+    np.testing.assert_allclose(got, _reference(around(), [x])[0], rtol=0, atol=1e-4)
+
+
+def test_native_cuda_kernels_call_libraries_for_labelled_parts(tmp_path: Path) -> None:
+    pytest.importorskip("tvm")
+    model = around()
+    for node, mark in zip(model.graph, ["", "cudnn.conv#0", "native#1", "", "", ""], strict=True):
+        node.metadata_props.update({COMPOSITE: mark} if mark else {})
+    toolchain, target = extern.ExternOnCuda(libraries()), Target.parse("cuda -libs=extern-cuda -arch=sm_90")
+    compiled = toolchain.compile(model, target, tmp_path)
+    assert [label for label, _ in compiled.metadata["calls"]] == ["cudnn.conv"] and not compiled.portable
+    assert b"collage.extern.0" in (tmp_path / compiled.files[0]).read_bytes()
+    # The loops around the call are code for the device, and one of them is the product.
+    rest, calls = outlined(model, libraries())
+    built, _ = tvm_cuda.generate(import_kernel(rest, tmp_path, reader(calls)), target)
+    source = "".join(sources_of(built.mod))
+    assert {"sigmoid", "tanh", "matmul"} <= set(re.findall("sigmoid|tanh|matmul|conv2d", source))
+    assert "conv2d" not in source
+
+
+@pytest.mark.parametrize("text", ["cuda -libs=extern-cuda -arch=ninety", "cuda -libs=extern-cuda -threads=2"])
+def test_native_kernels_with_calls_take_the_options_of_native_kernels(text: str, tmp_path: Path) -> None:
+    with pytest.raises(TargetError):
+        extern.ExternOnCuda(libraries()).compile(around(), Target.parse(text), tmp_path)
+
+
+def sources_of(module: Any) -> list[str]:
+    own = [str(module.inspect_source())] if module.kind == "cuda" else []
+    return own + [text for inner in module.imports for text in sources_of(inner)]

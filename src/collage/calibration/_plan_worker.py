@@ -45,7 +45,8 @@ class PlanService:
         for source, goal in zip(values, into, strict=True):
             store, answers = ValueStore(Path(source)), ValueStore(Path(goal))
             noted = len(self._executable.notes)
-            found = self._executable.run({name: np.array(store.get(name)) for name in self._inputs if name in store})
+            feeds = {name: np.array(store.get(name)) for name in self._inputs if name in store}
+            found = self._executable.run_tensors(feeds)
             if len(self._executable.notes) > noted:
                 raise CompileError(self._executable.notes[-1])
             for name, value in found.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -85,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of ``collage``; ends the process with the documented exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # A terminal that knows no µ gets all the rest.
+    warnings.formatwarning = lambda message, *_: f"warning: {printable(str(message))}\n"  # Without a line of our code.
     sys.exit(_main(arguments))
 
 

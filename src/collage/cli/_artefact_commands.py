@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -112,6 +112,9 @@ def bench(
         ),
     ] = None,
     duration: Annotated[str | None, typer.Option(metavar="TIME", help="Total time of each row, e.g. 10s.")] = None,
+    neighbour: Annotated[
+        Literal["none", "idle", "equal"], typer.Option(help="Run all rows beside a busy process of this priority.")
+    ] = "none",
     dim: Occasions = None,
     input_: Inputs = None,
     model: Annotated[
@@ -146,7 +149,9 @@ def bench(
             model=model,
         )
     with progress(quiet, verbose) as say:
-        table = bench_(artefact, against, rounds=rounds, dims=dims, inputs=inputs, model=model, say=say)
+        table = bench_(
+            artefact, against, rounds=rounds, neighbour=neighbour, dims=dims, inputs=inputs, model=model, say=say
+        )
     if json:
         print_json(table)
     else:

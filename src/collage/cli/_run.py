@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import re
 import unicodedata
@@ -170,6 +171,13 @@ def _file_names(names: Iterable[str]) -> list[str]:
 
 def _describe(name: str, value: Any, file: Path | None) -> dict[str, Any]:
     row: dict[str, Any] = {"name": name, "dtype": None, "shape": None, "min": None, "max": None, "file": None}
+    if isinstance(value, list) and all(isinstance(each, dict) for each in value):
+        row |= {"dtype": "maps", "shape": [len(value)]}
+        if file is not None:
+            row["file"] = str(file := file.with_suffix(".json"))
+            with _writing(file):
+                file.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
+        return row
     if not isinstance(value, np.ndarray):
         return row
     row |= {"dtype": value.dtype.name if value.dtype != object else "string", "shape": list(value.shape)}

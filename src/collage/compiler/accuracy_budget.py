@@ -109,9 +109,9 @@ def judged(
 ) -> list[Plan]:
     """Return the plans that keep every limit on judging samples; those of the model's own precision always do.
 
-    Reduced plans that are clearly slower than one that is returned are left out. A single target is left out only for another
-    one: what a plan of several kernels is predicted to take may be wrong. Refused targets that take the whole model are noted
-    in ``precision``, with the reason.
+    If time decides, reduced plans that are clearly slower than one that is returned are left out. A single target is left out
+    only for another one: what a plan of several kernels is predicted to take may be wrong. Refused targets that take the whole
+    model are noted in ``precision``, with the reason.
 
     Args:
         problem: The model.
@@ -128,7 +128,8 @@ def judged(
         if precision is None or not is_reduced(plan):
             kept.add(plan.name)
             continue
-        if expected_s[plan.name] > (_SLOWER * best_s if plan.single is None else max(_FAR * best_single_s, _SHORT_S)):
+        limit_s = _SLOWER * best_s if plan.single is None else max(_FAR * best_single_s, _SHORT_S)
+        if problem.options.time_decides and expected_s[plan.name] > limit_s:
             continue
         session.say(f"judging {plan.name}")
         reason = judge_plan(problem, session, precision, plan).reason

@@ -29,8 +29,9 @@ def assumed_options(options: CompileOptions, menu: Iterable[Target]) -> list[Not
         "onnxruntime": "the original file on ONNX Runtime with its defaults",
     }.get(options.baseline, f"the whole model on {options.baseline}")
     budget = "no time budget" if options.time_budget_s is None else f"a time budget of {options.time_budget_s:g} s"
+    beside = "" if options.neighbour == "none" else f", beside a busy process of {options.neighbour} priority"
     return [
-        Note(f"optimised: {_OBJECTIVES[options.objective]}; compared with {baseline}; {budget}"),
+        Note(f"optimised: {_OBJECTIVES[options.objective]}{beside}; compared with {baseline}; {budget}"),
         Note(f"targets: {', '.join(target.short for target in menu)}"),
         Note(f"limits: {'; '.join(_limits(options))}"),
     ]

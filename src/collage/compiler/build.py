@@ -14,8 +14,10 @@ from collage._errors import NothingCanRun, ToolchainError, UsageError, WrongAnsw
 from collage.compiler.opening import measure_session
 from collage.compiler.partitioned_model import read_partitioned
 from collage.compiler.pipeline import compile, settle
+from collage.compiler.tried import record_of_build
 from collage.database.database import Database
-from collage.frontend import check_given, place_weights, with_lengths_of
+from collage.explain import write_record
+from collage.frontend import check_given, listed_outputs, place_weights, with_lengths_of
 from collage.graph import (
     DataflowGraph,
     IndexSet,
@@ -35,7 +37,7 @@ from collage.measure.track import why_wrong
 from collage.numerics.judge import REDUCED_TOLERANCE
 from collage.options import CompileOptions, compile_options
 from collage.plan_file import PlanFile
-from collage.runtime import Executable, KernelRecord, Port, Recipe
+from collage.runtime import Executable, KernelRecord, Port, Recipe, output_ports
 from collage.system.scratch import scratch
 from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target
 from collage.toolchains import TUNED, Registry, registry
@@ -45,6 +47,7 @@ __all__ = ["build"]
 
 Say = Callable[[str], None]
 _MODEL_FILE = "partitioned.onnx"
+_AS_GIVEN = "the partitioning was built as it was given: no other kernels were looked at, and none was timed"
 _SERVICE = "collage.measure._executable_worker:ExecutableWorker"
 
 
@@ -100,6 +103,7 @@ def build(
         reason, notes = _checked(whole, recipe, session, toolchains, options, database, workers)
         if reason is not None:
             raise WrongAnswer(f"the partitioned model is wrong: {reason}")
+        write_record(record_of_build(placed, recipe.kernels, _AS_GIVEN), workspace)
         executable = settle(recipe, workspace, toolchains)
     executable.notes += notes
     return executable
@@ -153,7 +157,8 @@ def _built(model: ir.Model, session: MeasureSession, toolchains: Registry, optio
     ir.save(model, session.workspace / _MODEL_FILE)
     return Recipe(
         inputs=tuple(Port.of(value) for value in model.graph.inputs),
-        outputs=tuple(Port.of(value) for value in model.graph.outputs),
+        outputs=output_ports(model),
+        listed=listed_outputs(model),
         kernels=tuple(records),
         threads=options.threads,
         model_file=_MODEL_FILE,

@@ -76,7 +76,7 @@ def dry_run(
         session = stack.enter_context(measure_session(toolchains, database, workspace, options, say=say))
         say("listing the operators that toolchains support")
         if options.accuracy_budget is not None:
-            menu = with_reduced_precision(menu, session)
+            menu = with_reduced_precision(menu, session, options)
         problem = Problem.of(place_weights(prepared, workspace), menu, toolchains, options, placement)
         if isinstance(options.plan, PlanFile):
             plan = plan_of_file(problem, options.plan, model_digest(problem.model))

@@ -368,7 +368,7 @@ def with_final_size(executable: Executable, options: CompileOptions) -> None:
         LimitNotMet: The artefact is larger than a limit, with its report and the record of what was tried.
     """
     limits = [limit for limit in options.bounds if limit.quantity == "size"]
-    if options.objective != "size" and not limits:
+    if not options.counts_bytes:
         return
     for _ in range(_ROUNDS):
         recipe = executable.recipe

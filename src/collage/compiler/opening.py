@@ -29,6 +29,7 @@ from collage.compiler.survey import Survey, survey_model
 from collage.database.database import Database
 from collage.frontend import (
     MIN_OPSET,
+    REWRITTEN,
     check_given,
     fix_lengths,
     model_digest,
@@ -89,7 +90,8 @@ def open_model(
         "path": _told_path(source),
         "sha256": model_digest(model),
     }
-    original = OriginalModel(write_original(source, workspace), LIMITS, workers)
+    is_rewritten = bool(model.meta.get(REWRITTEN))
+    original = OriginalModel(write_original(source, workspace, is_rewritten=is_rewritten), LIMITS, workers)
     stack.callback(original.close)
     model = with_lengths(model, options)
     options = on_given_inputs(with_limits(with_data(options, model, workspace)), model)
@@ -111,7 +113,7 @@ def open_model(
                 measure_session(toolchains, database, workspace, options, workers=workers, say=say)
             )
             if options.allows_reduced:
-                menu = with_reduced_precision(menu, session)
+                menu = with_reduced_precision(menu, session, options)
             problem = Problem.of(place_weights(prepared, workspace), menu, toolchains, options, placement)
             problem = replace(problem.ending_at(ends_at), source=facts["sha256"])
             try:

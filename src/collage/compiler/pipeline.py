@@ -24,6 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
+import onnx_ir as ir
+
 from collage._errors import LimitNotMet, NothingCanRun, WrongAnswer
 from collage.compiler.as_today import as_today
 from collage.compiler.assumptions import assumed_options
@@ -60,7 +62,7 @@ from collage.compiler.report import compile_report
 from collage.compiler.result_store import CompileResult, ResultStore
 from collage.compiler.survey import Survey
 from collage.compiler.thread_counts import with_one_thread
-from collage.compiler.tried import record_of_trials, renamed
+from collage.compiler.tried import record_of_build, record_of_trials, renamed
 from collage.cost.outcome import Status
 from collage.database.database import Database
 from collage.explain import write_record
@@ -69,7 +71,7 @@ from collage.fusion import CandidateKernelIndex, FusionReport
 from collage.measure.estimator import CostEstimator
 from collage.option_keywords import OptionKeywords
 from collage.options import CompileOptions, compile_options
-from collage.runtime import Executable, Recipe
+from collage.runtime import Executable, Recipe, write_condensed
 from collage.system.progress import Progress, ProgressEvent, is_notebook, shown
 from collage.system.scratch import make_scratch, scratch
 from collage.target import TargetLike
@@ -80,6 +82,7 @@ __all__ = ["CompileOptions", "compile", "find_plan", "settle"]
 
 Say = Callable[[str], None]
 
+_BY_ESTIMATES = "no kernel was timed: an estimator's costs decided, or there was nothing to measure"
 _PHASES = ("read", "search", "compare")
 
 
@@ -179,9 +182,12 @@ def compile(
         if options.plan_out is not None and finals.plan is not None:
             plan_file_of(survey.problem, finals.plan, model_digest(survey.problem.model)).save(options.plan_out)
         if result.tried is not None:
-            write_record(renamed(result.tried, survey.problem, finals), workspace)
+            record = renamed(result.tried, survey.problem, finals)
+        else:
+            record = record_of_build(ir.load(workspace / recipe.model_file), recipe.kernels, _BY_ESTIMATES)
+        write_record(record, workspace)
         write_metadata(workspace / recipe.model_file, {row.name: row.time_us for row in recipe.report.kernels})
-        executable = settle(recipe, workspace, toolchains)
+        executable = settle(recipe, workspace, toolchains, is_small=options.counts_bytes)
         with_final_size(executable, options)
         return executable
 
@@ -216,7 +222,8 @@ def find_plan(
     else:
         check_menu(survey, session)
         is_given = survey.problem.options.plan is not None
-        if may_choose_threads and not is_given:
+        # How many threads a kernel has changes neither its bytes nor what it holds in memory.
+        if may_choose_threads and not is_given and survey.problem.options.time_decides:
             survey = with_one_thread(survey, session)
         lab = Lab(with_variants(survey, session), session)
         result = given_plan(lab) if is_given else _plan(lab, told)
@@ -271,11 +278,17 @@ def _nothing_finished(survey: Survey, finals: FinalComparison) -> Exception:
     return NothingCanRun(f"nothing can run the model: {reasons}")
 
 
-def settle(recipe: Recipe, workspace: Path, toolchains: Registry) -> Executable:
-    """Return an executable whose files are moved out of the workspace, which goes away with everything else in it."""
+def settle(recipe: Recipe, workspace: Path, toolchains: Registry, *, is_small: bool = False) -> Executable:
+    """Return an executable whose files are moved out of the workspace, which goes away with everything else in it.
+
+    If it is to be small, weights that no kernel reads are left behind.
+    """
     home = make_scratch()
-    for name in recipe.files_with_weights(workspace):
-        shutil.move(workspace / name, home / name)
+    if is_small:
+        recipe = write_condensed(recipe, workspace, home)
+    else:
+        for name in recipe.files_with_weights(workspace):
+            shutil.move(workspace / name, home / name)
     model_file = "model.onnx"
     (home / recipe.model_file).rename(home / model_file)
     return Executable(replace(recipe, model_file=model_file), home, owns_workspace=True, toolchains=toolchains)

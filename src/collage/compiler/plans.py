@@ -16,13 +16,13 @@ from collage.compiler.device_placement import DeviceCandidate, DevicePlacement, 
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.device import SEScope
-from collage.frontend import bind_dims, describe_inputs, shape_profiles
+from collage.frontend import bind_dims, describe_inputs, listed_outputs, shape_profiles
 from collage.fusion import CandidateKernel, FusionReport, FusionSpec, HostFusionRule, greedy_cover
 from collage.graph import IndexSet, KernelSpec, SubGraph
 from collage.measure.kernel_factory import kernel_attributes, plan_kernel_name
 from collage.measure.session import MeasureSession
 from collage.plan import Plan, PlannedKernel
-from collage.runtime import KernelRecord, Port, Recipe
+from collage.runtime import KernelRecord, Port, Recipe, output_ports
 from collage.search import copies_of, kernel_successors, makespan_s
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import TUNED
@@ -226,7 +226,8 @@ def lower(problem: Problem, session: MeasureSession, plan: Plan) -> Recipe:
     ir.save(model, session.workspace / file)
     return Recipe(
         inputs=tuple(Port.of(value) for value in problem.model.graph.inputs),
-        outputs=tuple(Port.of(value) for value in problem.model.graph.outputs),
+        outputs=output_ports(problem.model),
+        listed=listed_outputs(problem.model),
         kernels=tuple(records),
         threads=problem.options.threads,
         model_file=file,

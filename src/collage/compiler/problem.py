@@ -79,7 +79,7 @@ class Problem:
             KernelMaker(graph),
             strict if options.accuracy_budget else model_tolerance(model),
             strict,
-            ComparisonPlan.of_model(weight_bytes(model), free_memory_bytes()),
+            replace(ComparisonPlan.of_model(weight_bytes(model), free_memory_bytes()), neighbour=options.neighbour),
             Choices.of(graph, menu, options.force, options.forbid),
         )
 
@@ -114,12 +114,17 @@ class Problem:
         return allowed if self.placement is None else list(self.placement.within(allowed))
 
 
-def with_reduced_precision(menu: Sequence[Target], session: MeasureSession) -> tuple[Target, ...]:
-    """Return a menu, with variants of its targets in coarser types that this machine computes faster."""
-    reduced = [
-        target.with_options(precision=precision)
-        for target in menu
-        if target.option("precision") is None
-        for precision in session.availability(target).precisions
-    ]
+def with_reduced_precision(
+    menu: Sequence[Target], session: MeasureSession, options: CompileOptions
+) -> tuple[Target, ...]:
+    """Return a menu with variants of its targets in coarser types.
+
+    These are the ones that this machine computes faster, and if time does not decide, those of small weights.
+    """
+    reduced = []
+    for target in menu:
+        found = session.availability(target)
+        precisions = [*found.precisions, *(() if options.time_decides else found.compact)]
+        if target.option("precision") is None:
+            reduced += [target.with_options(precision=precision) for precision in precisions]
     return tuple(dict.fromkeys([*menu, *reduced]))

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import onnx_ir as ir
+
 from collage.compiler.break_even import Priced, Rest, cheapest_rests
 from collage.compiler.comparison_rows import why_left_out
 from collage.compiler.cost_table import CostTable
@@ -27,12 +29,13 @@ from collage.explain import (
     TriedRecord,
 )
 from collage.fusion import CandidateKernel, FusionReport, FusionSpec, UnionFusionRule
-from collage.graph import IndexSet, SubGraph, value_nbytes
+from collage.graph import IndexSet, SubGraph, kernels_of, operators_of, value_nbytes
 from collage.plan import AnyKernel, Identity, Plan, PlannedKernel, identity_of
+from collage.runtime import KernelRecord
 from collage.search import SearchResult
 from collage.target import Target
 
-__all__ = ["record_of_trials", "renamed"]
+__all__ = ["record_of_build", "record_of_trials", "renamed"]
 
 _RUNNER_UP = FusionSpec("runner-up", UnionFusionRule(()), ())
 _MOST_VALUES = 8
@@ -139,6 +142,28 @@ def renamed(record: TriedRecord, problem: Problem, finals: FinalComparison) -> T
             "plans were compared again: borders are not known, and limits are those of the plan before",
         ),
     )
+
+
+def record_of_build(model: ir.Model, kernels: Sequence[KernelRecord], note: str) -> TriedRecord:
+    """Return the record of a partitioned model without a measured search: its operators and kernels.
+
+    Args:
+        model: The partitioned model.
+        kernels: Its kernels, in the order in which they run.
+        note: The origin of the partitioning.
+    """
+    functions = {str(call.node.name): call.function for call in kernels_of(model)}
+    names, types, chosen = list[str](), list[str](), list[ChosenKernel]()
+    for kernel in kernels:
+        function, begin = functions[kernel.name], len(names)
+        for node in operators_of(model, function):
+            names.append(str(node.name or ""))
+            types.append(node.op_type)
+        nodes, rule = NodeRanges(((begin, len(names) - 1),)), function.metadata_props.get("rule", "")
+        row = TriedKernel(nodes, kernel.target, KernelStatus.NOT_MEASURED, rule=rule)
+        chosen.append(ChosenKernel(kernel.name, row, device=kernel.device, branch=kernel.branch))
+    tried = tuple(each.kernel for each in chosen)
+    return TriedRecord(tuple(names), tuple(types), "as given", kernels=tuple(chosen), tried=tried, notes=(note,))
 
 
 @dataclass(slots=True)

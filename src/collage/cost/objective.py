@@ -10,10 +10,13 @@ from typing import Any
 
 from collage._errors import UsageError
 
-__all__ = ["OBJECTIVES", "QUANTITIES", "Figures", "Limit", "amount", "read_limits"]
+__all__ = ["NEIGHBOURS", "OBJECTIVES", "QUANTITIES", "Figures", "Limit", "amount", "read_limits"]
 
 OBJECTIVES = ("latency", "throughput", "memory", "size")
 """The figures that a compilation may optimise; see ``CompileOptions.objective``."""
+
+NEIGHBOURS = ("none", "idle", "equal")
+"""Processes beside which plans are compared: none, one of idle priority, and one of equal priority."""
 
 QUANTITIES: Mapping[str, str] = {
     "p50": "p50_s",

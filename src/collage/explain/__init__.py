@@ -12,7 +12,6 @@ from collage.explain._tried import TRIED
 if TYPE_CHECKING:
     from collage.explain._answers import KernelExplanation, NodeExplanation, RunnerUp, TargetExplanation
     from collage.explain._explanation import Explanation, as_plain
-    from collage.explain._from_report import record_of_report
     from collage.explain._json import as_json, from_json, read_record, trimmed, write_record
     from collage.explain._nodes import NodeRanges
     from collage.explain._record import (
@@ -33,7 +32,6 @@ _HOME = {
     "TargetExplanation": "collage.explain._answers",
     "Explanation": "collage.explain._explanation",
     "as_plain": "collage.explain._explanation",
-    "record_of_report": "collage.explain._from_report",
     "as_json": "collage.explain._json",
     "from_json": "collage.explain._json",
     "read_record": "collage.explain._json",
@@ -69,7 +67,6 @@ __all__ = [
     "as_plain",
     "from_json",
     "read_record",
-    "record_of_report",
     "short",
     "trimmed",
     "write_record",

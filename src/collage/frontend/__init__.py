@@ -19,26 +19,32 @@ from collage.frontend._lengths import (
     other_lengths,
     single_lengths,
 )
+from collage.frontend._maps import CLASSES, Classes, classes_of
 from collage.frontend._misfits import shape_misfit
 from collage.frontend._nodes import all_nodes, bodies_of
 from collage.frontend._opset import MIN_OPSET, in_opset
-from collage.frontend._original import write_original
+from collage.frontend._original import REWRITTEN, write_original
+from collage.frontend._outputs import LISTED, listed_outputs
 from collage.frontend._probes import PROBES, Probe, probe_inputs
 from collage.frontend._proto import forget_claims, skeleton
 from collage.frontend._read import as_onnx, read_model
 from collage.frontend._sandbox import infer_shapes
 from collage.frontend._separate import separate_lengths
 from collage.frontend._shape_profiles import Lengths, lengths_as_json, lengths_from_json, shape_profiles
-from collage.frontend._weights import WEIGHTS_FILE, place_weights
+from collage.frontend._weights import WEIGHTS_FILE, place_weights, place_weights_once
 from collage.frontend.contrib_ops import has_contrib_ops, is_contributed, opset_to_write_in, standard_form
 
 __all__ = [
+    "CLASSES",
     "FLOATS",
+    "LISTED",
     "MIN_OPSET",
     "PROBES",
     "RANKS",
+    "REWRITTEN",
     "WEIGHTS_FILE",
     "Budgets",
+    "Classes",
     "Floats",
     "Lengths",
     "Probe",
@@ -49,6 +55,7 @@ __all__ = [
     "bodies_of",
     "check_given",
     "check_model",
+    "classes_of",
     "cut",
     "decode_default",
     "default_of",
@@ -69,12 +76,14 @@ __all__ = [
     "lengths_as_json",
     "lengths_from_json",
     "lift_constants",
+    "listed_outputs",
     "make_inputs",
     "model_digest",
     "name_everything",
     "opset_to_write_in",
     "other_lengths",
     "place_weights",
+    "place_weights_once",
     "probe_inputs",
     "read_model",
     "remove_unused",

@@ -9,25 +9,33 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from collage.frontend._maps import with_tensors_for_maps
+from collage.frontend._texts import with_unicode_texts
 from collage.graph import copy_model
 
-__all__ = ["write_original"]
+__all__ = ["REWRITTEN", "write_original"]
+
+REWRITTEN = "collage.rewritten"
+"""Note on a model that was read: its names, or the kinds of its outputs, are not those of its source."""
 
 _FILE = "original.onnx"
 _WEIGHTS = "original.data"
 _MOST_INLINE_BYTES = 1 << 30
 
 
-def write_original(source: Any, folder: Path) -> Path:
+def write_original(source: Any, folder: Path, *, is_rewritten: bool = False) -> Path:
     """Return the file of a model that ``read_model`` takes; a model in memory is written first.
 
     Args:
         source: A path, which is returned as it is, bytes, a ``ModelProto`` or an ``onnx_ir.Model``, none of which is changed.
         folder: An existing folder for the file.
+        is_rewritten: True if ``read_model`` changed names or outputs. So does the file then, and is otherwise as the source.
 
     Raises:
         ValueError: The model is too large for one file, or not well formed.
     """
+    if is_rewritten and not isinstance(source, ir.Model):
+        source = with_tensors_for_maps(with_unicode_texts(_loaded(source)))
     if isinstance(source, str | os.PathLike):
         return Path(source).absolute()
     path = folder / _FILE
@@ -43,6 +51,14 @@ def write_original(source: Any, folder: Path) -> Path:
     else:
         raise ValueError(f"{type(source).__name__} has no form in ONNX")
     return path
+
+
+def _loaded(source: Any) -> onnx.ModelProto:
+    if isinstance(source, onnx.ModelProto):
+        return source
+    if isinstance(source, str | os.PathLike):
+        return onnx.load(source)
+    return onnx.ModelProto.FromString(bytes(source))
 
 
 def _write_ir(model: ir.Model, path: Path) -> None:

@@ -11,6 +11,7 @@ import io
 import os
 import stat
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,12 +28,16 @@ from collage.frontend._canonical import canonicalise, lift_constants
 from collage.frontend._checker import check_model
 from collage.frontend._defaults import give_defaults, take_defaults
 from collage.frontend._external import check_external_data, check_external_tensors, load_small_tensors, pin
+from collage.frontend._maps import with_tensors_for_maps
 from collage.frontend._opset import raise_opset
+from collage.frontend._original import REWRITTEN
+from collage.frontend._outputs import list_once
 from collage.frontend._places import Place
 from collage.frontend._proto import skeleton
 from collage.frontend._scopes import check_structure
 from collage.frontend._sparse import with_dense_constants
 from collage.frontend._tensors import TensorFacts
+from collage.frontend._texts import is_unicode, with_unicode_texts
 from collage.frontend._wire_format import check_framing
 from collage.graph import copy_model, forget_lengths
 from collage.system.sparse_files import has_large_holes
@@ -81,7 +86,8 @@ def read_model(
 
     Returns:
         A model without functions other than those it started from being expanded, whose nodes are sorted, live and
-        named, whose constants are initializers, and whose IR version is 10 to 13.
+        named, whose constants are initializers, and whose IR version is 10 to 13. Each output is listed once, and outputs of
+        maps are the tensors behind them. Names and texts that are not Unicode are read as Latin-1, with a warning.
 
     Raises:
         UsageError: The path does not exist, or the source is of no known kind.
@@ -184,8 +190,22 @@ def _parse(data: bytes, budgets: Budgets) -> onnx.ModelProto:
 
 
 def _from_proto(proto: onnx.ModelProto, place: Place | None, budgets: Budgets, convert_opset: bool) -> ir.Model:
+    try:
+        return _from_unicode(proto, place, budgets, convert_opset)
+    except ModelError:
+        # To look at every text takes long, so it is done where something failed.
+        if is_unicode(proto):
+            raise
+    model = _from_unicode(with_unicode_texts(proto), place, budgets, convert_opset)
+    model.meta[REWRITTEN] = True
+    warnings.warn("names or texts of the model are not Unicode, and are read as Latin-1", RuntimeWarning, stacklevel=4)
+    return model
+
+
+def _from_unicode(proto: onnx.ModelProto, place: Place | None, budgets: Budgets, convert_opset: bool) -> ir.Model:
     tensors = _bounded(proto, budgets)
-    proto = with_dense_constants(proto)
+    plain = with_tensors_for_maps(proto)
+    is_rewritten, proto = plain is not proto, with_dense_constants(plain)
     check_structure(proto)
     files = check_external_data(tensors, place)
     try:
@@ -193,6 +213,8 @@ def _from_proto(proto: onnx.ModelProto, place: Place | None, budgets: Budgets, c
         pin(model, files)
     except Exception as error:
         raise ModelError(f"cannot be read as a model: {_one_line(error)}") from error
+    if is_rewritten:
+        model.meta[REWRITTEN] = True
     return _finish(model, budgets, convert_opset)
 
 
@@ -218,6 +240,7 @@ def _bounded(proto: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]:
 
 def _finish(model: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Model:
     try:
+        list_once(model)
         _spell_out(model)
         defaults = take_defaults(model)
         lift_constants(model)

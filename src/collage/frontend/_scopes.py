@@ -38,15 +38,17 @@ def check_structure(model: onnx.ModelProto) -> None:
     imports = _imports(model.opset_import, "the model")
     graph = model.graph
     for kind, values in (("input", graph.input), ("output", graph.output)):
-        remedy = "; outputs are identified by their names, so list it once" if kind == "output" else ""
-        _refuse_repeats([value.name for value in values], kind, "the main graph", remedy)
+        if kind == "input":
+            _refuse_repeats([value.name for value in values], kind, "the main graph")
         for value in values:
             if not value.name:
                 raise ModelError(f"an {kind} of the main graph has no name")
             if not value.HasField("type"):
                 raise ModelError(f"{kind} {value.name!r} of the main graph has no type")
             if _holds_maps(value.type):
-                remedy = "sklearn-onnx does with the option zipmap=False"
+                remedy = (
+                    "an operator other than ZipMap makes them, or something reads them; sklearn-onnx has zipmap=False"
+                )
                 if kind == "input":
                     remedy = "make the tensor that DictVectorizer or CastMap makes of it outside the model"
                 raise ModelError(
@@ -198,11 +200,11 @@ def _defined(name: str, scopes: _Visible) -> bool:
     return any(name in scope for scope in scopes)
 
 
-def _refuse_repeats(names: list[str], kind: str, place: str, remedy: str = "") -> None:
+def _refuse_repeats(names: list[str], kind: str, place: str) -> None:
     if len(set(names)) == len(names):
         return
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise ModelError(f"{place} has two {kind}s called {name!r}{remedy}")
+            raise ModelError(f"{place} has two {kind}s called {name!r}")
         seen.add(name)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -13,16 +15,17 @@ from collage._errors import ModelError
 from collage.frontend._external import loaded
 from collage.graph import copy_model
 
-__all__ = ["WEIGHTS_FILE", "place_weights"]
+__all__ = ["WEIGHTS_FILE", "place_weights", "place_weights_once"]
 
 WEIGHTS_FILE = "weights.bin"
 
+_LEAST_BYTES = 1024
 _PAGE_BYTES = 4096
 _LINE_BYTES = 64
 _PAGE_ALIGNED_FROM_BYTES = 64 * 1024
 
 
-def place_weights(model: ir.Model, workspace: Path, min_bytes: int = 1024) -> ir.Model:
+def place_weights(model: ir.Model, workspace: Path, min_bytes: int = _LEAST_BYTES) -> ir.Model:
     """Write a model's larger initializers once to a workspace, and refer to them from there.
 
     Tensors above 64 KiB begin on a page (runtimes map them), the rest on a cache line. Strings stay in the model, and
@@ -40,11 +43,31 @@ def place_weights(model: ir.Model, workspace: Path, min_bytes: int = 1024) -> ir
     Raises:
         ModelError: A tensor does not have the number of bytes that its type and shape promise.
     """
-    placed = copy_model(model)
-    written: dict[int, ir.ExternalTensor] = {}
+    (placed,) = _placed([model], workspace, min_bytes, id)
+    return placed
+
+
+def place_weights_once(models: Sequence[ir.Model], workspace: Path) -> list[ir.Model]:
+    """Write the larger initializers of several models to one file, equal ones once. It takes time to find these.
+
+    See ``place_weights``.
+    """
+    return _placed(models, workspace, _LEAST_BYTES, _content)
+
+
+def _content(tensor: ir.TensorProtocol) -> Hashable:
+    shape = tuple(tensor.shape.numpy())
+    return tensor.dtype, shape, hashlib.sha256(tensor.tobytes()).digest()
+
+
+def _placed(
+    models: Sequence[ir.Model], workspace: Path, min_bytes: int, key_of: Callable[[ir.TensorProtocol], Hashable]
+) -> list[ir.Model]:
+    placed = [copy_model(model) for model in models]
+    written: dict[Hashable, ir.ExternalTensor] = {}
     with tempfile.NamedTemporaryFile(dir=workspace, prefix=f".{WEIGHTS_FILE}-", delete=False) as file:
         try:
-            for value in placed.graph.initializers.values():
+            for value in (value for each in placed for value in each.graph.initializers.values()):
                 tensor = value.const_value
                 if tensor is None or tensor.dtype == ir.DataType.STRING:
                     continue
@@ -52,9 +75,9 @@ def place_weights(model: ir.Model, workspace: Path, min_bytes: int = 1024) -> ir
                     # The file of an external one is not where kernels look for it.
                     value.const_value = loaded(tensor) if isinstance(tensor, ir.ExternalTensor) else tensor
                     continue
-                if id(tensor) not in written:
-                    written[id(tensor)] = _write(tensor, str(value.name), cast(BinaryIO, file), workspace)
-                value.const_value = _named(written[id(tensor)], str(value.name))
+                if (key := key_of(tensor)) not in written:
+                    written[key] = _write(tensor, str(value.name), cast(BinaryIO, file), workspace)
+                value.const_value = _named(written[key], str(value.name))
             file.flush()
             Path(file.name).replace(workspace / WEIGHTS_FILE)
         except BaseException:

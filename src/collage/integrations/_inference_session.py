@@ -98,7 +98,7 @@ class InferenceSession:
                     raise UsageError(f"{path_or_bytes} is compiled already, with free lengths; compile it with {told}")
             else:
                 self.executable = self._compile(path_or_bytes, targets, compile_options(options), threads, cache_dir)
-        self._output_names = [port.name for port in self.executable.outputs]
+        self._output_names = list(self.executable.recipe.listed) or [port.name for port in self.executable.outputs]
 
     def _compile(
         self,
@@ -134,7 +134,8 @@ class InferenceSession:
 
     def get_outputs(self) -> list[NodeArg]:
         """Return the model's outputs."""
-        return [NodeArg.of(port) for port in self.executable.outputs]
+        ports = {port.name: port for port in self.executable.outputs}
+        return [NodeArg.of(ports[name]) for name in self._output_names]
 
     def get_providers(self) -> list[str]:
         """Return ONNX Runtime's name of the CPU."""
@@ -212,7 +213,9 @@ class InferenceSession:
             raise InputError(f"output_names is a list of names; write [{output_names!r}]")
         wanted = output_names or self._output_names
         if unknown := [name for name in wanted if name not in self._output_names]:
-            raise InputError(f"unknown output {unknown[0]!r}; the model has {', '.join(self._output_names)}")
+            raise InputError(
+                f"unknown output {unknown[0]!r}; the model has {', '.join(dict.fromkeys(self._output_names))}"
+            )
         return wanted
 
     def _outputs_of(self, feeds: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -65,6 +65,8 @@ class ModelMetadata:
     @classmethod
     def of(cls, model: ir.Model) -> ModelMetadata:
         """Return the metadata of a model."""
+        from collage.frontend import CLASSES, LISTED  # late: running needs neither
+
         return cls(
             model.producer_name or "",
             model.graph.name or "",
@@ -72,5 +74,5 @@ class ModelMetadata:
             model.doc_string or "",
             model.graph.doc_string or "",
             model.model_version or 0,
-            dict(model.metadata_props),
+            {key: text for key, text in model.metadata_props.items() if key not in (CLASSES, LISTED)},
         )

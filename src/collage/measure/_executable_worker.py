@@ -133,7 +133,7 @@ class ExecutableWorker(_Service):
         self._executable = executable = Executable(made, Path(workspace), toolchains=toolchains)
         inputs = [port.name for port in executable.inputs]
         targets = [Target.parse(kernel.target) for kernel in made.kernels]
-        super().__init__(executable.run, inputs, values, weights, executable.notes, lengths, targets)
+        super().__init__(_runner(executable), inputs, values, weights, executable.notes, lengths, targets)
 
     def shares(self, runs: int) -> list[float]:
         """Return the share of each kernel in a whole run: medians over runs, and the mean by weight over occasions."""
@@ -158,7 +158,13 @@ class ArtefactWorker(_Service):
 
     def __init__(self, artefact: str, values: Sequence[str], weights: Sequence[float]) -> None:
         self._executable = executable = load(artefact)
-        super().__init__(executable.run, [port.name for port in executable.inputs], values, weights, executable.notes)
+        inputs = [port.name for port in executable.inputs]
+        super().__init__(_runner(executable), inputs, values, weights, executable.notes)
+
+
+def _runner(executable: Executable) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """Return the function that runs an executable and returns tensors, which are compared."""
+    return executable.run_tensors if any(port.classes for port in executable.outputs) else executable.run
 
 
 class VendorWorker(_Service):

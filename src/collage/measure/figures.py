@@ -9,7 +9,7 @@ from typing import Any
 
 from collage.cost.objective import Figures
 from collage.measure.session import MeasureSession
-from collage.runtime import Executable, Recipe
+from collage.runtime import Executable, Recipe, write_condensed
 from collage.system.scratch import scratch
 from collage.target import HOST_TOOLCHAIN
 from collage.toolchains import Registry
@@ -67,7 +67,9 @@ def measure_figures(
     if "rss" in quantities:
         figures = replace(figures, rss_bytes=resident_bytes(recipe, session, toolchains))
     if "size" in quantities:
-        figures = replace(figures, size_bytes=float(artefact_bytes(recipe, session.workspace)))
+        with scratch() as folder:
+            condensed = write_condensed(recipe, session.workspace, folder)
+            figures = replace(figures, size_bytes=float(artefact_bytes(condensed, folder)))
     return figures
 
 

@@ -28,6 +28,7 @@ from collage._errors import ToolchainError
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, summarise
 from collage.measure.finalist import LATENCY, Figure, Finalist, FinalistResult
+from collage.measure.neighbour import neighbour
 from collage.measure.track import ComparisonPlan, Runner, Track, alive_of, loading_s
 from collage.measure.turns import ratio_of
 from collage.workers.machine_lock import measurement_lock
@@ -118,7 +119,8 @@ def near_again(
     track = Track([best, *finalists], tolerance, plan, say)
     try:
         track.load()
-        return _Race(track, say).near_again()
+        with neighbour(plan.neighbour):
+            return _Race(track, say).near_again()
     finally:
         track.close()
 
@@ -130,29 +132,32 @@ class _Race:
         self._track, self._plan, self._say = track, track.plan, say
 
     def run(self, winner: str | None, *, has_profile: bool) -> Comparison:
-        plan, track = self._plan, self._track
         try:
-            loaded = track.load()
-            began = time.monotonic()
-            entrants, slow = self._qualify(alive_of(loaded))
-            self._say(f"qualified: {len(entrants)} of {len(entrants) + len(slow)}, {time.monotonic() - began:.1f} s")
-            fixed = next((runner for runner in alive_of(loaded) if runner.finalist.name == winner), None)
-            chosen = fixed or self._choose(entrants)
-            if back := self._second_chance(slow, chosen or min(alive_of(entrants), key=_median_s, default=None)):
-                entrants = [*entrants, *back]
-                chosen = fixed or self._choose([runner for runner in alive_of(entrants) if not runner.lost])
-            rounds = max(plan.reporting_rounds, len(chosen.choosing)) if chosen else 0
-            entrants, first = [runner for runner in alive_of(entrants) if not runner.lost], chosen
-            for _ in range(_ATTEMPTS):
-                self._report(entrants, rounds if len(entrants) > 1 else min(rounds, plan.rounds))
-                # Rounds that contradict a choice make another one, and rounds that choose are not reported.
-                before, chosen = chosen, _confirmed(entrants, chosen, is_fixed=fixed is not None)
-                if chosen is before:
-                    break
-            shares = self._shares(chosen) if has_profile and chosen is not None else ()
-            return _result(loaded, chosen, first, shares)
+            loaded = self._track.load()
+            with neighbour(self._plan.neighbour):
+                return self._compare(loaded, winner, has_profile=has_profile)
         finally:
-            track.close()
+            self._track.close()
+
+    def _compare(self, loaded: Sequence[Runner], winner: str | None, *, has_profile: bool) -> Comparison:
+        began = time.monotonic()
+        entrants, slow = self._qualify(alive_of(loaded))
+        self._say(f"qualified: {len(entrants)} of {len(entrants) + len(slow)}, {time.monotonic() - began:.1f} s")
+        fixed = next((runner for runner in alive_of(loaded) if runner.finalist.name == winner), None)
+        chosen = fixed or self._choose(entrants)
+        if back := self._second_chance(slow, chosen or min(alive_of(entrants), key=_median_s, default=None)):
+            entrants = [*entrants, *back]
+            chosen = fixed or self._choose([runner for runner in alive_of(entrants) if not runner.lost])
+        rounds = max(self._plan.reporting_rounds, len(chosen.choosing)) if chosen else 0
+        entrants, first = [runner for runner in alive_of(entrants) if not runner.lost], chosen
+        for _ in range(_ATTEMPTS):
+            self._report(entrants, rounds if len(entrants) > 1 else min(rounds, self._plan.rounds))
+            # Rounds that contradict a choice make another one, and rounds that choose are not reported.
+            before, chosen = chosen, _confirmed(entrants, chosen, is_fixed=fixed is not None)
+            if chosen is before:
+                break
+        shares = self._shares(chosen) if has_profile and chosen is not None else ()
+        return _result(loaded, chosen, first, shares)
 
     def _qualify(self, runners: Sequence[Runner]) -> tuple[list[Runner], list[Runner]]:
         """Take the first sample.

@@ -49,6 +49,7 @@ class ComparisonPlan:
         timeout_s: Seconds that loading, checking or one block may take.
         one_at_a_time: True if a process lives only during its turn, for models too large to keep several in memory.
         ends_at: Value of ``time.monotonic()`` by which the race should have ended.
+        neighbour: The process beside which all run, see ``NEIGHBOURS``.
     """
 
     rounds: int = 7
@@ -61,6 +62,7 @@ class ComparisonPlan:
     timeout_s: float = 300.0
     one_at_a_time: bool = False
     ends_at: float = math.inf
+    neighbour: str = "none"
 
     @property
     def left_s(self) -> float:

@@ -1,6 +1,6 @@
 """Running: kernels, the executor, executables and artefacts."""
 
-from collage.runtime._artefact import check_destination
+from collage.runtime._artefact import check_destination, write_condensed
 from collage.runtime._bodies import BODIES_TARGET, compile_bodies, has_bodies, load_kernel
 from collage.runtime._buffers import aligned_copy, same_bytes
 from collage.runtime._control_flow import ControlFlowKernel
@@ -18,7 +18,7 @@ from collage.runtime._packing import pack, unpack_plan
 from collage.runtime._parallel import CoreSets
 from collage.runtime._profile import KernelTime, Profile
 from collage.runtime._recipe import WEIGHTS, CopyRecord, DeviceLayout, KernelRecord, Recipe
-from collage.runtime._signature import Port, Signature
+from collage.runtime._signature import Port, Signature, output_ports
 from collage.runtime._zip import unpack
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "machine_lines",
     "machine_rows",
     "opened",
+    "output_ports",
     "pack",
     "page_out",
     "read_inputs",
@@ -60,4 +61,5 @@ __all__ = [
     "unpack",
     "unpack_plan",
     "verify",
+    "write_condensed",
 ]

@@ -35,7 +35,7 @@ from collage.runtime._zip import write_zip
 from collage.store import check_writable, shown, upload, url_of
 from collage.system.scratch import scratch
 
-__all__ = ["check_destination", "save", "write_files"]
+__all__ = ["check_destination", "save", "write_condensed", "write_files"]
 
 
 def check_destination(path: Path) -> None:
@@ -59,6 +59,13 @@ def save(recipe: Recipe, workspace: Path, path: Path, *, recipe_only: bool = Fal
         recipe = replace(recipe, kernels=tuple(kernel.unbuilt() for kernel in recipe.kernels))
     files = [workspace / name for name in recipe.files_with_weights(workspace)]
     return write_files(path, MANIFEST, lambda: manifest_of(recipe, files), files)
+
+
+def write_condensed(recipe: Recipe, workspace: Path, empty: Path) -> Recipe:
+    """Write the files of a recipe to another folder in as few bytes as can be, and return the recipe of these."""
+    from collage.runtime._condensed import write_condensed as write  # late: running compiled kernels needs no onnx_ir
+
+    return write(recipe, workspace, empty)
 
 
 def write_files(path: Path, head: str, contents: Callable[[], bytes], files: Sequence[Path]) -> Path:

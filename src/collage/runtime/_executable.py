@@ -31,7 +31,7 @@ from collage.runtime._parallel import (
 )
 from collage.runtime._profile import Profile
 from collage.runtime._recipe import DeviceLayout, KernelRecord, Recipe
-from collage.runtime._signature import Signature, targets_of
+from collage.runtime._signature import Signature, as_maps, targets_of
 from collage.runtime._summary import html_table, one_line
 from collage.system.forks import keep_for_ever
 from collage.system.machine import usable_cores
@@ -96,7 +96,8 @@ class Executable:
         self.notes: list[str] = []
         self._bind = Signature(recipe.inputs, recipe.empty).bind
         self._output_names = tuple(port.name for port in recipe.outputs)
-        self._only_output = self._output_names[0] if len(self._output_names) == 1 else None
+        self._maps = [port for port in recipe.outputs if port.classes]
+        self._only_output = self._output_names[0] if len(self._output_names) == 1 and not self._maps else None
         cores = usable_cores()
         threads = recipe.threads if threads is None else threads
         branches, notes = fitting_branches(recipe, threads)
@@ -126,7 +127,7 @@ class Executable:
                 output is copied there. An array may be an input too, such as the cache of a decoder.
 
         Returns:
-            Outputs by name, in the model's order.
+            Outputs by name, in the model's order. An output of ``ZipMap`` is a list of maps.
 
         Raises:
             InputError: A name, type or shape does not fit.
@@ -136,17 +137,29 @@ class Executable:
         if out:
             results = self._contexts.run(values, is_empty, targets_of(self.outputs, out))
             restored = results if restore is None else map(restore, results)
-            return {**dict(zip(self._output_names, restored, strict=True)), **out}
+            return {**self._with_maps(dict(zip(self._output_names, restored, strict=True))), **out}
         results = self._contexts.run(values, is_empty)
         if restore is not None:
             results = [restore(value) for value in results]
         if self._only_output is not None:  # A dictionary display is the faster one, and this is the usual model.
             return {self._only_output: results[0]}
-        return dict(zip(self._output_names, results, strict=True))
+        outputs = dict(zip(self._output_names, results, strict=True))
+        return self._with_maps(outputs) if self._maps else outputs
+
+    def _with_maps(self, outputs: dict[str, Any]) -> dict[str, Any]:
+        return outputs | {port.name: as_maps(port, outputs[port.name]) for port in self._maps}
+
+    def run_tensors(self, inputs: Inputs = ()) -> dict[str, Any]:
+        """Run the model, and return the tensors behind outputs that are lists of maps; otherwise like ``run``."""
+        values, restore, is_empty = self._bind(inputs)
+        results = self._contexts.run(values, is_empty)
+        restored = results if restore is None else map(restore, results)
+        return dict(zip(self._output_names, restored, strict=True))
 
     def __call__(self, *inputs: Any) -> Any:
-        """Run the model on inputs in the model's order, and return its output, or a tuple of them."""
-        results = tuple(self.run(inputs).values())
+        """Run the model on inputs in the model's order, and return its output, or a tuple of them as the model lists them."""
+        outputs = self.run(inputs)
+        results = tuple(outputs[name] for name in self.recipe.listed or outputs)
         return results[0] if len(results) == 1 else results
 
     async def arun(self, inputs: Inputs = ()) -> dict[str, Any]:
@@ -246,11 +259,10 @@ class Executable:
     def explain(self) -> Explanation:
         """Explain the plan: its kernels and their runner-ups, the candidates that lost, and those that were not measured.
 
-        ``explain().node(name)`` and ``explain().target(name)`` answer further questions. Without a record of tried
-        kernels, the explanation is made from the report.
+        ``explain().node(name)`` and ``explain().target(name)`` answer further questions.
 
         Raises:
-            ArtefactError: The record is damaged, or was changed.
+            ArtefactError: There is no record of what was tried, or it is damaged.
         """
         return explanation_of(self.recipe, self.workspace)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collage._errors import ArtefactError
 from collage.explain import TRIED
 from collage.runtime._manifest import read_recipe
 from collage.runtime._open import glanced
@@ -20,14 +21,14 @@ def explanation_of(recipe: Recipe, folder: Path) -> Explanation:
     """Return the explanation of a recipe whose files are in a folder.
 
     Raises:
-        ArtefactError: The record of what was tried is damaged, or was changed.
+        ArtefactError: There is no record of what was tried, or it is damaged.
     """
     # Late: hardly a process that runs a model explains it.
-    from collage.explain import Explanation, read_record, record_of_report
+    from collage.explain import Explanation, read_record
 
     record = read_record(folder)
     if record is None:
-        record = record_of_report(recipe.report, [(kernel.name, kernel.target) for kernel in recipe.kernels])
+        raise ArtefactError("there is no record of what was tried; compile or build the model again")
     return Explanation.of(record, {row.name: row for row in recipe.report.kernels})
 
 

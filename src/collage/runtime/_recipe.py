@@ -164,6 +164,7 @@ class Recipe:
         empty: Dimensions that were 0 if kernels were checked, such as the length of a decoder's past. Kernels run where
             these are 0. If another one is, the host stands in.
         streams: Number of runs that go on at once where it was measured to be best; 0 if that was not asked for.
+        listed: Names of the outputs in the order in which the model lists them, if it lists some more than once.
     """
 
     inputs: tuple[Port, ...]
@@ -177,6 +178,7 @@ class Recipe:
     devices: DeviceLayout | None = None
     empty: tuple[str, ...] = ()
     streams: int = 0
+    listed: tuple[str, ...] = ()
 
     @property
     def toolchains(self) -> tuple[str, ...]:
@@ -212,6 +214,7 @@ class Recipe:
             **({} if self.devices is None else {"devices": self.devices.as_json()}),
             **({"empty": list(self.empty)} if self.empty else {}),
             **({"streams": self.streams} if self.streams else {}),
+            **({"listed": list(self.listed)} if self.listed else {}),
         }
 
     def check_wiring(self) -> None:
@@ -243,6 +246,8 @@ class Recipe:
         for port in self.outputs:
             if port.name not in made:
                 raise ValueError(f"nothing makes output {port.name!r}")
+        if self.listed and set(self.listed) != {port.name for port in self.outputs}:
+            raise ValueError("the list of outputs names others than there are")
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recipe:
@@ -259,6 +264,7 @@ class Recipe:
             devices=None if data.get("devices") is None else DeviceLayout.from_json(data["devices"]),
             empty=read_names(data.get("empty", [])),
             streams=_count(data.get("streams", 0)),
+            listed=read_names(data.get("listed", [])),
         )
 
 

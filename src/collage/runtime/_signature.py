@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes  # noqa: F401  registers bfloat16 and its kin with NumPy
 import numpy as np
 
-from collage._errors import InputError
+from collage._errors import InputError, ToolchainError
 from collage.runtime._tensors import as_numpy, as_torch, is_torch
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Port", "Signature", "targets_of"]
+    from collage.frontend import Classes
+
+__all__ = ["Port", "Signature", "as_maps", "output_ports", "targets_of"]
 
 _MOST_KNOWN = 256
 """Combinations of inputs' shapes that are remembered to fit."""
@@ -34,6 +36,7 @@ class Port:
         shape: One entry per axis: a length, a symbol, or None if unknown. None as a whole if the rank is unknown.
         kind: Its type if it is not a tensor, such as ``seq(tensor(float))``.
         default: The tensor that is used for an input that is not given, as text. None if the input must be given.
+        classes: The keys of an output that is a list of maps. Kernels make a tensor, whose last axis has a number for each key.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Port:
     shape: tuple[int | str | None, ...] | None
     kind: str | None = None
     default: str | None = None
+    classes: Classes = ()
 
     def __str__(self) -> str:
         if self.kind is not None:
@@ -51,7 +55,7 @@ class Port:
     def as_json(self) -> dict[str, Any]:
         """Return the port as JSON values for the manifest."""
         shape = None if self.shape is None else list(self.shape)
-        more = {"kind": self.kind, "default": self.default}
+        more = {"kind": self.kind, "default": self.default, "classes": list(self.classes) or None}
         return {
             "name": self.name,
             "dtype": self.dtype,
@@ -72,7 +76,10 @@ class Port:
         kind, default = data.get("kind"), data.get("default")
         if not isinstance(kind, str | None) or not isinstance(default, str | None):
             raise TypeError(f"the kind and the default of port {name!r} are strings")
-        return cls(name, dtype, axes, kind, default)
+        classes = tuple(data.get("classes", ()))
+        if not any(all(type(each) is kind_of_class for each in classes) for kind_of_class in (str, int)):
+            raise TypeError(f"the classes of port {name!r} are neither all texts nor all whole numbers")
+        return cls(name, dtype, axes, kind, default, classes)
 
     @classmethod
     def of(cls, value: ir.Value) -> Port:
@@ -89,6 +96,44 @@ class Port:
             axes = tuple(axis if isinstance(axis, int) else axis.value for axis in value.shape)
         kind_of_element = "string" if dtype == ir.DataType.STRING else dtype.numpy().name
         return cls(name, kind_of_element, axes, None, default_text(value))
+
+
+def output_ports(model: ir.Model) -> tuple[Port, ...]:
+    """Describe the outputs of a model, those that are lists of maps as such.
+
+    Raises:
+        ModelError: The metadata of the model are damaged.
+    """
+    from collage.frontend import classes_of
+
+    classes, ports = classes_of(model), map(Port.of, model.graph.outputs)
+    return tuple(
+        Port(port.name, None, None, _kind_of_maps(classes[port.name]), classes=classes[port.name])
+        if port.name in classes
+        else port
+        for port in ports
+    )
+
+
+def _kind_of_maps(classes: Classes) -> str:
+    return f"seq(map({'string' if isinstance(classes[0], str) else 'int64'},tensor(float)))"
+
+
+def as_maps(port: Port, tensor: Any) -> list[dict[str | int, float]]:
+    """Return the maps of an output: for each row of a tensor, its numbers by class.
+
+    Raises:
+        ToolchainError: The tensor has another number of columns than there are classes.
+    """
+    rows = np.atleast_2d(as_numpy(tensor))
+    if rows.shape[1:] != (len(port.classes),):
+        raise ToolchainError(
+            f"output {port.name!r} has {len(port.classes)} classes, and its tensor the shape {list(np.shape(tensor))}"
+        )
+    # ONNX Runtime sorts the keys of maps, and callers take the values alone.
+    order = sorted(range(len(port.classes)), key=port.classes.__getitem__)
+    keys = [port.classes[place] for place in order]
+    return [dict(zip(keys, row, strict=True)) for row in rows[:, order].tolist()]
 
 
 Bound = tuple[list[Any], Restore | None, bool]

@@ -8,12 +8,12 @@ from pathlib import Path
 import onnx_ir as ir
 
 from collage._errors import ArtefactError
-from collage.frontend import place_weights, read_model
+from collage.frontend import listed_outputs, place_weights, read_model
 from collage.graph import DataflowGraph, IndexSet, KernelSpec, SubGraph, kernel_model, kernels_of, partition
 from collage.report import Report
 from collage.runtime._manifest import MANIFEST, manifest_of
 from collage.runtime._recipe import KernelRecord, Recipe
-from collage.runtime._signature import Port
+from collage.runtime._signature import Port, output_ports
 from collage.toolchains import Compiled, Registry, availability_for, importing_here
 
 __all__ = ["write_whole"]
@@ -53,7 +53,8 @@ def write_whole(folder: Path, recipe: Recipe, toolchains: Registry, empty: Path)
     inputs, outputs = (tuple(str(value.name) for value in ports) for ports in (kernel.inputs, kernel.outputs))
     whole = Recipe(
         inputs=tuple(Port.of(value) for value in model.graph.inputs),
-        outputs=tuple(Port.of(value) for value in model.graph.outputs),
+        outputs=output_ports(model),
+        listed=listed_outputs(model),
         kernels=(
             KernelRecord(
                 _KERNEL, str(target), inputs, outputs, Compiled(target.toolchain, str(target), (), inputs, outputs)

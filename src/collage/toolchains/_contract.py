@@ -67,6 +67,8 @@ class Availability:
         remedy: The way to make it available, such as ``pip install openvino``.
         precisions: Values of its target option ``precision`` for coarser types that this machine computes in faster.
             Such targets join the menu if the user grants an accuracy budget.
+        compact: Values of ``precision`` with which compiled kernels hold weights of fewer bits, on any machine. Such targets
+            join the menu if the user grants an accuracy budget, and bytes or the resident set decide.
     """
 
     available: bool
@@ -76,6 +78,7 @@ class Availability:
     reason: str | None = None
     remedy: str | None = None
     precisions: tuple[str, ...] = ()
+    compact: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

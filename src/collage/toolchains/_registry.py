@@ -23,7 +23,7 @@ __all__ = ["GROUP", "Registry", "option_values", "registry"]
 _EXTRAS = {
     "iree": "iree",
     **dict.fromkeys(("extern", "inductor", "onednn"), "torch"),
-    **dict.fromkeys(("cublas", "cudnn", "cutlass", "tensorrt"), "cuda"),
+    **dict.fromkeys(("cublas", "cudnn", "cutlass", "extern-cuda", "tensorrt"), "cuda"),
 }
 _EXTRAS_OF_KINDS = {"cuda": "cuda"}
 

@@ -45,3 +45,9 @@ def test_an_unknown_model_ends_the_script_before_anything_is_built(name: str, bu
 def test_only_what_a_script_asks_for_is_an_argument() -> None:
     asked = make_parser("", targets=("a", "b"), threads=3, rounds=7).parse_args([])
     assert vars(asked) == {"targets": "a,b", "threads": 3, "rounds": 7}
+
+
+def test_the_models_of_the_paper_have_one_name(built: list[str]) -> None:
+    options = make_parser("", models="").parse_args(["--models", "speech,paper"])
+    names = ["speech", "bert", "dcgan", "nasnet", "resnet3d50", "resnext50"]
+    assert [model.name for model in chosen_models(options)] == built == names

@@ -10,8 +10,11 @@ import pytest
 from collage.compiler import accuracy_budget
 from collage.compiler.accuracy_budget import judged
 from collage.compiler.precision_session import Precision, Verdict
+from collage.compiler.problem import with_reduced_precision
+from collage.options import CompileOptions
 from collage.plan import Plan
 from collage.target import Target
+from collage.toolchains import Availability
 
 EXACT, ROUGH, BYTES = (
     Target.parse(f"llvm -compiler=openvino{option}") for option in ("", " -precision=bf16", " -precision=int8")
@@ -40,11 +43,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def kept(seconds: dict[str, float], *plans: Plan) -> list[str]:
+def kept(seconds: dict[str, float], *plans: Plan, **options: Any) -> list[str]:
     nothing: Any = None
+    problem: Any = SimpleNamespace(options=CompileOptions(**options))
     session: Any = SimpleNamespace(say=lambda _: None)
     precision = Precision(nothing, nothing, nothing, (), True)
-    found = judged(nothing, session, precision, plans, lambda one: seconds[one.name])
+    found = judged(problem, session, precision, plans, lambda one: seconds[one.name])
     return [one.name for one in found]
 
 
@@ -62,6 +66,22 @@ def test_a_refused_single_leaves_room_for_slower_ones(asked: list[str]) -> None:
 def test_what_is_far_slower_than_the_exact_one_is_not_judged(asked: list[str]) -> None:
     assert kept({"exact": 1.0, "rough": 2.6, "mix": 2.0}, EXACT_ONE, ROUGH_ONE, MIX) == ["exact"]
     assert asked == []
+
+
+@pytest.mark.parametrize("options", [{"objective": "size"}, {"objective": "memory"}, {"limits": ("size<=1MB",)}])
+def test_the_slowest_is_judged_where_time_does_not_decide(options: Any, asked: list[str]) -> None:
+    seconds = {"exact": 1.0, "rough": 26.0, "mix": 20.0}
+    assert kept(seconds, EXACT_ONE, ROUGH_ONE, MIX, **options) == ["exact", "rough", "mix"]
+    assert kept(seconds, EXACT_ONE, ROUGH_ONE, MIX, limits=("p99<=9s",)) == ["exact"]
+    assert asked == ["mix", "rough"]
+
+
+@pytest.mark.parametrize(("objective", "expected"), [("size", {"bf16", "int8"}), ("latency", {"bf16"})])
+def test_small_weights_are_on_the_menu_where_time_does_not_decide(objective: str, expected: set[str]) -> None:
+    found = Availability(True, precisions=("bf16",), compact=("int8",))
+    session: Any = SimpleNamespace(availability=lambda target: found)
+    menu = with_reduced_precision([EXACT], session, CompileOptions(objective=objective))
+    assert {target.option("precision") for target in menu} == {None, *expected}
 
 
 def test_a_single_is_judged_where_times_alone_may_mislead(asked: list[str]) -> None:

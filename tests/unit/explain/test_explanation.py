@@ -11,7 +11,7 @@ import pytest
 from tests.unit.explain.records import ACME, LLVM, OPENVINO, full_record, row
 
 from collage._errors import UsageError
-from collage.explain import Explanation, KernelStatus, TriedPlan, as_plain, record_of_report
+from collage.explain import Explanation, KernelStatus, TriedPlan, as_plain
 from collage.report import BodyKernelRow, KernelRow
 
 
@@ -141,40 +141,6 @@ def test_names_command_no_terminal() -> None:
     record = replace(full_record(), names=("\x1b[31mconv", "relu\x07", "/Resize", "add"))
     explanation = Explanation.of(record)
     assert not any(c in str(explanation.node(f"#{i}")) for i in range(4) for c in "\x1b\x07")
-
-
-def test_an_old_report_explains_what_it_can() -> None:
-    report = {
-        "winner": "mix 1",
-        "kernels": [{"name": "k0", "nodes": ["a", "b"], "operators": "Conv, Relu", "estimate_us": 3.0, "rule": "r"}],
-        "rows": [
-            {"name": "llvm", "kind": "mix", "kernels": 1, "verdict": "slower", "measured_us": {"median": 9.0}},
-            {"target": "llvm", "kind": "single", "verdict": "wrong", "measured_us": None, "reason": "differs"},
-        ],
-    }
-    explanation = Explanation.of(record_of_report(report, [("k0", LLVM), ("k1", OPENVINO)]))
-    assert [kernel.operators for kernel in explanation.kernels] == ["Conv, Relu", "?"]
-    assert explanation.lost[0].measured_us == 9.0
-    assert explanation.node("b").chosen is explanation.kernels[0].chosen
-    assert "earlier version" in explanation.notes[0] and str(explanation)
-
-
-@pytest.mark.parametrize(
-    "report",
-    [
-        {},
-        {"kernels": 3, "rows": "x", "winner": 4},
-        {"kernels": [None, {"name": 3}, {"name": "k0", "nodes": "ab", "estimate_us": "fast", "operators": []}]},
-        {
-            "kernels": [{"name": "k0", "nodes": [1, None], "estimate_us": float("nan")}],
-            "rows": [{}, {"kind": "single"}, {"kernels": 1}],
-        },
-    ],
-)
-def test_a_report_may_hold_anything(report: dict[str, object]) -> None:
-    explanation = Explanation.of(record_of_report(report, [("k0", LLVM)]))
-    assert str(explanation) and len(explanation.kernels) == 1
-    json.dumps(explanation.to_json(), allow_nan=False)
 
 
 def test_explaining_imports_neither_the_compiler_nor_onnx() -> None:

@@ -6,11 +6,10 @@ exposes that for two-dimensional products; batches of vectors are flattened to o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from collage.toolchains import PatternEntry
 from collage_cuda.cuda_library import TorchCudaLibrary
 from collage_cuda.linear_group import find_linear
 
@@ -31,35 +30,29 @@ class CublasToolchain(TorchCudaLibrary):
     targets = ("cuda -libs=cublas",)
     packages = ("nvidia-cublas", "nvidia-cublas-cu12")
     operators = frozenset(("MatMul", "Gemm", "Add", "Relu", "Gelu"))
+    heads = frozenset(("MatMul", "Gemm"))
     what = "matrix products, a constant bias, Relu and Gelu"
 
-    def pattern_table(self) -> Sequence[PatternEntry]:
+    def patterns(self) -> Mapping[str, Any]:
         """Products; with constant weights, also the operators that cuBLASLt computes in the same pass."""
-        from collage.pattern import NonLeafExternUse, is_const, is_op, maybe, wildcard
+        from collage.pattern import is_const, is_op, maybe, wildcard
 
         product = is_op("MatMul")(wildcard(), wildcard())
         gemm = is_op("Gemm")(wildcard(), wildcard(), maybe(wildcard()))
         biased = is_op("Add")(is_op("MatMul")(wildcard(), is_const()), is_const())
         linear = biased | is_op("Gemm")(wildcard(), is_const(), maybe(is_const()))
         gelu = is_op("Gelu")(linear).with_attr("approximate", "tanh")
-        rows = {
-            "cublas.matmul": product,
-            "cublas.gemm": gemm,
-            "cublas.matmul_bias": biased,
-            "cublas.linear_relu": is_op("Relu")(linear),
-            "cublas.linear_gelu": gelu,
+        return {
+            "matmul": product,
+            "gemm": gemm,
+            "matmul_bias": biased,
+            "linear_relu": is_op("Relu")(linear),
+            "linear_gelu": gelu,
         }
-        for pattern in rows.values():
-            pattern.add_graph_constraint(NonLeafExternUse(False))
-        return [PatternEntry(label, pattern) for label, pattern in rows.items()]
 
-    def find_groups(self, graph: ir.Graph, device: str, precision: str) -> Sequence[Fused]:
-        """A group for each product."""
-        return [
-            group
-            for node in graph
-            if node.op_type in ("MatMul", "Gemm") and (group := _group(node, device, precision)) is not None
-        ]
+    def group(self, head: ir.Node, device: str, precision: str) -> Fused | None:
+        """Return the call for a product."""
+        return _group(head, device, precision)
 
 
 @dataclass(frozen=True)

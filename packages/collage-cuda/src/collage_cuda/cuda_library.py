@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from collage.toolchains import Availability, CollageError, Compiled, CompileError, LoadOptions, Support, Unsupported
+from collage.toolchains import (
+    Availability,
+    CollageError,
+    Compiled,
+    CompileError,
+    LoadOptions,
+    PatternEntry,
+    Support,
+    Unsupported,
+)
 from collage.toolchains.sdk.model_files import check_options, elem_type, one_line, save_kernel
 from collage_cuda import cuda_support
 
@@ -37,11 +46,13 @@ class TorchCudaLibrary(cuda_support.CudaToolchain):
     Attributes:
         packages: Distributions that bring the library along, one for each version of CUDA.
         operators: Operators that can be in a kernel.
+        heads: Operators with which a call begins.
         what: Name of the kind of kernel, for people.
     """
 
     packages: ClassVar[tuple[str, ...]]
     operators: ClassVar[frozenset[str]]
+    heads: ClassVar[frozenset[str]]
     what: ClassVar[str]
     options: Mapping[str, str] = {
         "precision": "f32; tf32: products of 10-bit mantissas, added up in f32; f16: in half precision (default f32)"
@@ -49,9 +60,42 @@ class TorchCudaLibrary(cuda_support.CudaToolchain):
     optimises_whole_graphs = False
     on_default_menu = False
 
-    def find_groups(self, graph: ir.Graph, device: str, precision: str) -> Sequence[Fused]:
-        """Groups of nodes that are one call each, their constants put on the device."""
+    def patterns(self) -> Mapping[str, Any]:
+        """The operators of each call, by the call's name."""
         raise NotImplementedError
+
+    def group(self, head: ir.Node, device: str, precision: str) -> Fused | None:
+        """Return the call that begins with a node, its constants put on the device; None if there is none."""
+        raise NotImplementedError
+
+    def pattern_table(self) -> Sequence[PatternEntry]:
+        """The calls, none of whose inner results is used elsewhere."""
+        from collage.pattern import NonLeafExternUse
+
+        rows = self.patterns()
+        for pattern in rows.values():
+            pattern.add_graph_constraint(NonLeafExternUse(False))
+        return [PatternEntry(f"{self.name}.{call}", pattern) for call, pattern in rows.items()]
+
+    def program(self, model: ir.Model, device: str, precision: str) -> Any:
+        """Return a function of tensors on the device that computes a kernel by calls of the library.
+
+        Raises:
+            Unsupported: A node of it is in no call.
+        """
+        from collage_torch.ops import Program
+
+        heads = [node for node in model.graph if node.op_type in self.heads]
+        groups = [group for node in heads if (group := self.group(node, device, precision)) is not None]
+        taken = {node for group in groups for node in group.nodes}
+        if not groups:
+            raise Unsupported(f"{self.name} takes {self.what}")
+        for node in model.graph:
+            if node not in taken:
+                raise Unsupported(f"{self.name} has no single call for {node.op_type} with the operators around it")
+        program = Program(model, fuse=lambda _: groups)
+        program.place(device)
+        return program
 
     def availability(self) -> Availability:
         """Version of the library, and the missing parts."""
@@ -97,26 +141,12 @@ class TorchCudaLibrary(cuda_support.CudaToolchain):
         device = cuda_support.cuda_device()
         model = ir.load(workspace / compiled.metadata["model"])
         try:
-            program = self._program(model, device.name, precision)
+            program = self.program(model, device.name, precision)
         except CollageError:
             raise
         except Exception as error:
             raise CompileError(f"{self.name}: {one_line(error)}") from error
         return cuda_support.CudaKernel(program, device, tf32=precision == "tf32")
-
-    def _program(self, model: ir.Model, device: str, precision: str) -> Any:
-        from collage_torch.ops import Program
-
-        groups = self.find_groups(model.graph, device, precision)
-        taken = {node for group in groups for node in group.nodes}
-        if not groups:
-            raise Unsupported(f"{self.name} takes {self.what}")
-        for node in model.graph:
-            if node not in taken:
-                raise Unsupported(f"{self.name} has no single call for {node.op_type} with the operators around it")
-        program = Program(model, fuse=lambda _: groups)
-        program.place(device)
-        return program
 
 
 def try_on_zeros(kernel: Kernel, model: ir.Model, name: str) -> None:

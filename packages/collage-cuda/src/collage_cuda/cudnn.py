@@ -11,11 +11,10 @@ Two decisions, and why:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from collage.toolchains import PatternEntry
 from collage_cuda.cuda_library import TorchCudaLibrary
 from collage_cuda.linear_group import constant_of, only_user
 
@@ -34,32 +33,26 @@ class CudnnToolchain(TorchCudaLibrary):
     targets = ("cuda -libs=cudnn",)
     packages = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
     operators = frozenset(("Conv", "ConvTranspose", "Add", "Relu"))
+    heads = frozenset(("Conv", "ConvTranspose"))
     what = "convolutions with constant weights, a residual and Relu"
 
-    def pattern_table(self) -> Sequence[PatternEntry]:
+    def patterns(self) -> Mapping[str, Any]:
         """Convolutions, with the operators that cuDNN computes in the same pass."""
-        from collage.pattern import NonLeafExternUse, is_const, is_op, maybe, wildcard
+        from collage.pattern import is_const, is_op, maybe, wildcard
 
         conv = is_op("Conv")(wildcard(), is_const(), maybe(is_const()))
         transposed = is_op("ConvTranspose")(wildcard(), is_const(), maybe(is_const()))
         residual = is_op("Relu")(is_op("Add")(conv, ~is_const() & wildcard()))
-        rows = {
-            "cudnn.conv": conv,
-            "cudnn.conv_relu": is_op("Relu")(conv),
-            "cudnn.conv_add_relu": residual,
-            "cudnn.conv_transpose": transposed,
+        return {
+            "conv": conv,
+            "conv_relu": is_op("Relu")(conv),
+            "conv_add_relu": residual,
+            "conv_transpose": transposed,
         }
-        for pattern in rows.values():
-            pattern.add_graph_constraint(NonLeafExternUse(False))
-        return [PatternEntry(label, pattern) for label, pattern in rows.items()]
 
-    def find_groups(self, graph: ir.Graph, device: str, precision: str) -> Sequence[Fused]:
-        """A group for each convolution."""
-        return [
-            group
-            for node in graph
-            if node.op_type in ("Conv", "ConvTranspose") and (group := _group(node, device, precision)) is not None
-        ]
+    def group(self, head: ir.Node, device: str, precision: str) -> Fused | None:
+        """Return the call for a convolution."""
+        return _group(head, device, precision)
 
 
 def _group(node: ir.Node, device: str, precision: str) -> Fused | None:

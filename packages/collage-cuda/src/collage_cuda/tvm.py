@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collage.target import Target
     from collage.toolchains import Kernel, OptionValues
 
-__all__ = ["TvmOnCuda", "compact_tensor", "generate"]
+__all__ = ["Machine", "TvmOnCuda", "compact_tensor", "cuda_availability", "cuda_options", "generate"]
 
 _OPTIONS: OptionValues = {"opt-level": LEVELS, "arch": ()}
 _ALIGNMENT = 64
@@ -50,7 +50,7 @@ class TvmOnCuda(cuda_support.CudaToolchain, TvmToolchain):
     def availability_of(self, target: Target) -> Availability:
         """Return the availability; on CUDA it depends on the device and a compiler for it."""
         found = self.availability()
-        return _availability(found) if target.kind == "cuda" else found
+        return cuda_availability(found) if target.kind == "cuda" else found
 
     def loading_availability_of(self, target: Target) -> Availability:
         """The runtime of compiled kernels. On CUDA it takes as much as compiling."""
@@ -62,10 +62,7 @@ class TvmOnCuda(cuda_support.CudaToolchain, TvmToolchain):
         Raises:
             TargetError: The architecture is none.
         """
-        if target.kind != "cuda":
-            return super().option_values(target)
-        _check_arch(target)
-        return _OPTIONS
+        return cuda_options(target) if target.kind == "cuda" else super().option_values(target)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Import, fuse, schedule and generate code, and link a shared library."""
@@ -90,7 +87,7 @@ class TvmOnCuda(cuda_support.CudaToolchain, TvmToolchain):
         cuda_support.require_gpu()
         device = cuda_support.cuda_device()
         return cuda_support.CudaKernel(
-            _Machine(workspace / compiled.files[0], compiled, device), device, capturable=False
+            Machine(workspace / compiled.files[0], compiled, device), device, capturable=False
         )
 
     def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
@@ -98,7 +95,7 @@ class TvmOnCuda(cuda_support.CudaToolchain, TvmToolchain):
         return () if target.kind == "cuda" else super().tuning_workloads(kernel, target, workspace)
 
 
-def _availability(found: Availability) -> Availability:
+def cuda_availability(found: Availability) -> Availability:
     """Return if TVM, which works on the processor, can also compile for the device."""
     missing = None
     if not found.available:
@@ -128,15 +125,16 @@ def _compiler() -> str | None:
     return "nvcc" if shutil.which("nvcc") else None
 
 
-def _check_arch(target: Target) -> None:
-    """Refuse an invalid architecture.
+def cuda_options(target: Target) -> OptionValues:
+    """Return the values that each option of native code for the device takes.
 
     Raises:
-        TargetError: The option is not ``sm_`` and a number.
+        TargetError: The architecture is not ``sm_`` and a number.
     """
     arch = target.option("arch")
     if arch is not None and not re.fullmatch(r"sm_\d{2,3}a?", arch):
         raise TargetError(f"target {str(target)!r}: -arch is written as in sm_90, not {arch!r}")
+    return _OPTIONS
 
 
 def machine(target: Target) -> Any:
@@ -229,7 +227,7 @@ def compact_tensor(x: Any) -> Any:
     return tvm.runtime.from_dlpack(x.reshape(-1))._create_view(tuple(x.shape))
 
 
-class _Machine:
+class Machine:
     """The entry function of a library, called with tensors that share torch's memory."""
 
     def __init__(self, library: Path, compiled: Compiled, device: cuda_support.TorchDevice) -> None:
@@ -247,6 +245,7 @@ class _Machine:
         self._device = device
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
+        """Run it on torch's current stream."""
         stream = self._torch.cuda.current_stream(self._device.name).cuda_stream
         if not all(x.numel() for x in inputs):
             raise Unsupported("tvm does not take empty tensors on a device")

@@ -19,6 +19,7 @@ from collage.toolchains import DeviceKernel, Unsupported
 from collage_cuda.cublas import CublasToolchain
 from collage_cuda.cudnn import CudnnToolchain
 from collage_cuda.cutlass import CutlassToolchain
+from collage_cuda.extern import ExternOnCuda
 from collage_cuda.inductor import InductorOnCuda
 from collage_cuda.onnxruntime import OnnxRuntimeOnCuda
 from collage_cuda.tensorrt import TensorRtToolchain
@@ -107,6 +108,11 @@ class LibraryTestCase(OnDevice):
 
 class TestTvm(OnDevice, ToolchainTestCase):
     toolchain, target, records = TvmOnCuda(), "cuda", "cuda"
+    refuses = frozenset({"dynamic_expand"})
+
+
+class TestExtern(OnDevice, ToolchainTestCase):
+    toolchain, target, records = ExternOnCuda(), "cuda -libs=extern-cuda", "cuda -libs=extern-cuda"
     refuses = frozenset({"dynamic_expand"})
 
 

@@ -116,7 +116,7 @@ class ExternToolchain(ToolchainBase):
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Replace operators by calls, generate code for the rest, and bind every call once to check that it can be bound."""
-        check_options(target, _OPTIONS)
+        check_options(target, self.option_values(target))
         from collage_extern.lowering import outlined, reader
 
         name = kernel_name(kernel)
@@ -126,10 +126,9 @@ class ExternToolchain(ToolchainBase):
         for call in calls:
             _bind(call.function, call.model, threads)
         options = "".join(f".{option}={value}" for option, value in target.options)
-        library = workspace / f"{name}.extern{options}.so"
-        lent = build_library(module, target, library)
+        code, lent = self._build(module, target, workspace / f"{name}.{self.name}{options}.so")
         saved = [save_kernel(call.model, workspace) for call in calls]
-        files = list(dict.fromkeys([library.name, add_threads(library), *(file for files in saved for file in files)]))
+        files = list(dict.fromkeys([*code, *(file for files in saved for file in files)]))
         told = [[call.function.label, files.index(model)] for call, (model, *_) in zip(calls, saved, strict=True)]
         return Compiled(
             self.name,
@@ -145,7 +144,7 @@ class ExternToolchain(ToolchainBase):
 
         Its threads always rest between two loop nests: those of the functions' libraries work meanwhile.
         """
-        check_options(target, _OPTIONS)
+        check_options(target, self.option_values(target))
         import onnx_ir as ir
 
         from collage_extern.lowering import registered
@@ -156,7 +155,16 @@ class ExternToolchain(ToolchainBase):
             for label, index in compiled.metadata["calls"]
         ]
         with registered(functions):
-            return MachineKernel(workspace, compiled, threads, exclusive=False)
+            return self._kernel(workspace, compiled, threads)
+
+    def _build(self, module: Any, target: Target, library: Path) -> tuple[Sequence[str], Sequence[int]]:
+        """Write the code of a module. Return the names of its files, and which outputs lie in memory that is not theirs alone."""
+        lent = build_library(module, target, library)
+        return [library.name, add_threads(library)], lent
+
+    def _kernel(self, workspace: Path, compiled: Compiled, threads: int) -> Kernel:
+        """Load the code, while the functions that it calls are registered."""
+        return MachineKernel(workspace, compiled, threads, exclusive=False)
 
 
 def _stands_for(function: ExternFunction, match: Any) -> bool:

@@ -99,7 +99,9 @@ class OpenVinoToolchain(ToolchainBase):
         faster = [precision for precision, needed in _NATIVE.items() if any(flag in flags for flag in needed)]
         # Elsewhere 8-bit products are no faster than f32 ones.
         faster += ["int8", *_NARROW] if this_machine().multiplies_bytes_at_once else []
-        return Availability(True, distribution.version, build, ("CPU",), precisions=tuple(faster))
+        return Availability(
+            True, distribution.version, build, ("CPU",), precisions=tuple(faster), compact=("int8", *_NARROW)
+        )
 
     def option_values(self, target: Target) -> OptionValues:
         """Return the values that each option takes."""
