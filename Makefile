@@ -58,11 +58,12 @@ lint: $(VENV)/dev.stamp
 docs: $(VENV)/docs.stamp  ## the site, in .cache/site; any warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-dist:  ## the distributions, in .cache/dist: source and wheel of the whole, wheel of the runtime
+# The runtime has no source distribution: its sources are those of the whole, outside of its folder.
+dist:  ## the distributions, in .cache/dist: sources and wheels of the whole and of each package, wheel of the runtime
 	rm -rf .cache/dist && $(PYTHON) -m venv .cache/build
 	.cache/build/bin/pip install -q --disable-pip-version-check build
-	.cache/build/bin/python -m build -o .cache/dist .
-	for folder in packaging/runtime $(PACKAGES); do .cache/build/bin/python -m build --wheel -o .cache/dist $$folder || exit 1; done
+	for folder in . $(PACKAGES); do .cache/build/bin/python -m build -o .cache/dist $$folder || exit 1; done
+	.cache/build/bin/python -m build --wheel -o .cache/dist packaging/runtime
 
 try-dist:  ## the wheel with its extra `cpu` in a clean environment: the quick start of the README
 	rm -rf .cache/clean && $(PYTHON) -m venv .cache/clean

@@ -1,10 +1,11 @@
 """The power of the judge: planted faults that it finds, and healthy libraries that it accuses.
 
-    python -m benchmarks.judge MODEL.onnx ...
+    python -m benchmarks.judge MODEL.onnx ... [--with factor=2] [--with gap=inf] [--with margin=0]
 
 Each fault is planted in one operator of a model. The model runs operator by operator on every set of checking inputs. The
 outputs of that operator are judged as kernels are. Beside it stands the yardstick before evidence: 1e-4 of the largest output
-of that set. ONNX Runtime with its defaults and OpenVINO run each model as a whole: they are healthy.
+of that set. ONNX Runtime with its defaults and OpenVINO run each model as a whole: they are healthy. ``--with`` gives a constant
+of the judge another value, which shows what it buys.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ import numpy as np
 import onnx
 
 from collage.frontend import PROBES, free_dimensions, make_inputs, probe_inputs, read_model
+from collage.measure import _evidence_worker
 from collage.measure._evidence_worker import Witness, settled
+from collage.numerics import judge as rules
+from collage.numerics import sizes
 from collage.numerics.judge import judge
 from collage.toolchains import OriginalSession, Perturbation, StepwiseModel
 
@@ -30,6 +34,12 @@ TOLERANCE = 1e-4
 PLAIN = Perturbation(0)  # Of float32; a planted model perturbs nothing.
 NORMALISATIONS = ("BatchNormalization", "LayerNormalization", "InstanceNormalization", "GroupNormalization")
 PRODUCTS = ("Conv", "MatMul", "Gemm")
+CONSTANTS = {
+    "factor": (rules, "NOISE_FACTOR"),
+    "gap": (sizes, "_SLICE_GAP"),
+    "margin": (_evidence_worker, "MARGIN"),
+}
+"""Constants of the judge, and the modules that hold them."""
 
 
 class Planted(StepwiseModel):
@@ -102,6 +112,11 @@ def _exponential(run: Run, node: onnx.NodeProto, operands: Mapping[str, Any], ca
     return _changed(run, node, operands, lambda x: x * (1 + 1e-3 * np.sin(1e4 * x).astype(x.dtype)))
 
 
+def _least_part(run: Run, node: onnx.NodeProto, operands: Mapping[str, Any], call: int) -> dict[str, Any]:
+    least = min(operands, key=lambda name: np.abs(operands[name]).max(initial=0))
+    return run(node, {**operands, least: operands[least].astype(ml_dtypes.bfloat16).astype(operands[least].dtype)})
+
+
 FAULTS: Mapping[str, tuple[Callable[[onnx.NodeProto], bool], Callable[..., dict[str, Any]]]] = {
     "epsilon dropped": (
         lambda node: node.op_type in NORMALISATIONS,
@@ -127,6 +142,7 @@ FAULTS: Mapping[str, tuple[Callable[[onnx.NodeProto], bool], Callable[..., dict[
         lambda run, node, operands, call: run(_with(node, coordinate_transformation_mode="align_corners"), operands),
     ),
     "one channel stale": (lambda node: node.op_type == "Conv", _stale),
+    "bf16 in the smallest part": (lambda node: node.op_type == "Concat", _least_part),
     "tail not written": (lambda node: node.op_type in PRODUCTS, _tail),
     "wrong at the second call": (
         lambda node: node.op_type in PRODUCTS,
@@ -179,7 +195,7 @@ def why_wrong(
         return None
     witness = Witness(path, is_original=original)
     outputs, references = {n: made[n] for n in doubtful}, {n: right[n] for n in doubtful}
-    found = settled(witness, feeds, outputs, references, TOLERANCE, usual)
+    found = settled(witness, feeds, outputs, references, TOLERANCE, usual, _evidence_worker.MARGIN)
     return next((each.reason for each in found.values() if not each.ok), None)
 
 
@@ -194,26 +210,33 @@ def by_the_largest(made: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     return False
 
 
-def planted(path: Path, feeds: Sequence[Mapping[str, Any]], name: str, folder: Path) -> tuple[str, bool, bool] | None:
-    """Return the operator that holds a fault, and whether the judge and the old yardstick find it; None if no operator can."""
+def planted(
+    path: Path, feeds: Sequence[Mapping[str, Any]], name: str, folder: Path
+) -> tuple[str, bool, bool, float] | None:
+    """Return the last operator that can hold a fault, if the judge and the old yardstick find it, and what it changes at most.
+
+    A change is relative to the output's size. None if no operator can hold the fault.
+    """
     takes, fault = FAULTS[name]
     model = Planted(path)
     places = [node for node in model._nodes if takes(node)]
     if not places:
         return None
-    model.place = node = places[len(places) // 2]
+    model.place = node = places[-1]
     names, usual = [each for each in node.output if each], dict[str, Any]()
-    is_found = was_found = False
+    is_found, was_found, change = False, False, 0.0
     for number, each in enumerate(feeds):
         model.fault = lambda run, node, operands, call: run(node, operands)
         right = model.run(each, names, PLAIN)
         operands = model.seen
         made = fault(model._kernel, node, operands, number + 1)
         was_found = was_found or by_the_largest(made, right)
+        differences = [judge(made[output], right[output], np.inf, usual=usual.get(output)).max_rel for output in names]
+        change = max([change, *differences])
         file = kernel_file(folder, path, node, operands)
         is_found = is_found or why_wrong(file, operands, made, right, usual if number else {}, False) is not None
         usual = usual or right
-    return f"{node.op_type} {node.name or node.output[0]}", is_found, was_found
+    return f"{node.op_type} {node.name or node.output[0]}", is_found, was_found, change
 
 
 def _openvino(path: Path, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,7 +259,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--dim", action="append", default=[], help="SYMBOL=LENGTH")
+    parser.add_argument("--with", action="append", default=[], dest="changed", metavar="CONSTANT=VALUE")
     told = parser.parse_args()
+    for name, _, value in (each.partition("=") for each in told.changed):
+        module, attribute = CONSTANTS[name]
+        setattr(module, attribute, float(value))
     counts = {"found": 0, "found before": 0, "planted": 0, "accused": 0, "accused before": 0, "healthy": 0}
     print(
         "| model | planted, or healthy | found or accused | by the old yardstick | operator or reason |\n|---|---|---|---|---|"
@@ -246,12 +273,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             for name in FAULTS:
                 if (found := planted(path, feeds, name, Path(folder))) is not None:
-                    place, is_found, was_found = found
+                    place, is_found, was_found, change = found
                     counts["planted"] += 1
                     counts["found"] += is_found
                     counts["found before"] += was_found
                     print(
-                        f"| {path.stem} | {name} | {_word(is_found)} | {_word(was_found)} | {place[:60]} |", flush=True
+                        f"| {path.stem} | {name} | {_word(is_found)} | {_word(was_found)} | changes {change:.0e}: {place[:60]} |",
+                        flush=True,
                     )
         model = Planted(path)
         for name, run in HEALTHY.items():
@@ -275,8 +303,9 @@ def main() -> None:
                     flush=True,
                 )
     print(
-        f"\n{counts['found']} of {counts['planted']} planted faults found ({counts['found before']} by the old yardstick); "
-        f"{counts['accused']} of {counts['healthy']} healthy runs accused ({counts['accused before']})"
+        f"\n{' '.join(told.changed) or 'as it is'}: {counts['found']} of {counts['planted']} planted faults found "
+        f"({counts['found before']} by the old yardstick); {counts['accused']} of {counts['healthy']} healthy runs accused "
+        f"({counts['accused before']})"
     )
 
 

@@ -2,8 +2,9 @@
 
     python -m benchmarks.real_models [--folder DIR] [--time-budget S] [--targets A,B] [NAME ...]
 
-Prints a row for each model: the plan, its time against the faster of ONNX Runtime and OpenVINO, its error against the model in
-float64, the error of ONNX Runtime there, and the kernels that were called wrong. Wheels are downloaded once.
+Prints a row for each model: the plan, its gain over the faster of ONNX Runtime and OpenVINO, its error against the model in
+float64, the error of ONNX Runtime there, what float arithmetic itself errs, and what was called wrong. Wheels are downloaded
+once. Each row is made in a process of its own and kept in the folder, so the same command again makes the rows that are left.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,51 +161,72 @@ def compiled(path: Path, feeds: Feeds, folder: Path, more: list[str]) -> tuple[P
 
 
 def errors(path: Path, artefact: Path, feeds: Feeds) -> tuple[float, float]:
-    """Return the largest errors of an artefact and of ONNX Runtime against float64, relative to the outputs' sizes."""
+    """Return the largest errors of an artefact and of ONNX Runtime, relative to the outputs' sizes.
+
+    The truth is the model in float64, or unoptimised if it cannot be had.
+    """
     import collage
+    from collage._errors import ToolchainError
     from collage.numerics.judge import judge
-    from collage.toolchains import OriginalSession, StepwiseModel
+    from collage.toolchains import OriginalSession, StepwiseModel, UnoptimisedModel
 
-    model = StepwiseModel(path)
-    truth, today, ours = (
-        model.run(feeds, model.outputs),
-        OriginalSession(path).run(feeds),
-        collage.load(artefact).run(feeds),
+    try:
+        model = StepwiseModel(path)
+        truth = model.run(feeds, model.outputs)
+    except ToolchainError:
+        truth = (original := UnoptimisedModel(path)).run(feeds, original.outputs)
+    names = [name for name, value in truth.items() if "float" in value.dtype.name]
+
+    def worst(made: Mapping[str, Any]) -> float:
+        wide = {name: np.asarray(made[name], np.float64) for name in names}
+        right = {name: np.asarray(truth[name], np.float64) for name in names}
+        return max((judge(wide[name], right[name], np.inf).max_rel for name in names), default=0.0)
+
+    return worst(collage.load(artefact).run(feeds)), worst(OriginalSession(path).run(feeds))
+
+
+def row_of(name: str, folder: Path, more: list[str]) -> list[str]:
+    """Return the cells of a model's row."""
+    model = MODELS[name]
+    path, feeds, place = fetched(model, folder), model.feeds(), folder / "compiled" / name.replace(" ", "_")
+    artefact, report, failure = compiled(path, feeds, place, more)
+    if failure:
+        return [name, model.wheel, failure[:160], "", "", "", "", ""]
+    singles = [row for row in report["rows"] if row["kind"] in ("single", "baseline") and row["ratio"]]
+    usual = [row for row in singles if str(row["target"]).endswith(("onnxruntime", "openvino"))]
+    best = min((row["ratio"]["value"] for row in usual), default=None)
+    wrong = [f"{row['name']} ({row['reason']})" for row in report["rows"] if row["verdict"] == "wrong"]
+    kernels = sorted({kernel["target"].rpartition("=")[2] for kernel in report["kernels"]})
+    ours, today = errors(path, artefact, feeds)
+    noise = report["numerics"]["noise"]
+    return [
+        name,
+        model.wheel,
+        f"{len(report['kernels'])} on {', '.join(kernels)}",
+        "" if best is None else f"{best:.2f}",
+        f"{ours:.1e}",
+        f"{today:.1e}",
+        "" if noise is None else f"{noise:.1e}",
+        ", ".join(wrong),
+    ]
+
+
+def row_apart(name: str, folder: Path, more: list[str], limit_s: float) -> list[str]:
+    """Return the cells of a model's row, made in a process of its own that ends after so many seconds."""
+    command = [sys.executable, "-m", "benchmarks.real_models", "--row", name, "--folder", str(folder), "--", *more]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    names = [name for name in model.outputs if "float" in truth[name].dtype.name]
-
-    def worst(found: Mapping[str, Any]) -> float:
-        wide = {name: np.asarray(found[name], np.float64) for name in names}
-        return max((judge(wide[name], truth[name], np.inf).max_rel for name in names), default=0.0)
-
-    return worst(ours), worst(today)
-
-
-def rows(names: list[str], folder: Path, more: list[str]) -> Iterator[list[str]]:
-    """Yield the cells of each model's row."""
-    for name in names or MODELS:
-        model = MODELS[name]
-        path, feeds, place = fetched(model, folder), model.feeds(), folder / "compiled" / name.replace(" ", "_")
-        artefact, report, failure = compiled(path, feeds, place, more)
-        if failure:
-            yield [name, model.wheel, failure[:160], "", "", "", ""]
-            continue
-        singles = [row for row in report["rows"] if row["kind"] in ("single", "baseline") and row["ratio"]]
-        known = [row for row in singles if str(row["target"]).endswith(("onnxruntime", "openvino"))]
-        best = min((row["ratio"]["value"] for row in known), default=None)
-        wrong = [row["name"] for row in report["rows"] if row["verdict"] == "wrong"]
-        kernels = sorted({kernel["target"].rpartition("=")[2] for kernel in report["kernels"]})
-        ours, today = errors(path, artefact, feeds)
-        noise = report["numerics"]["noise"]
-        yield [
-            name,
-            model.wheel,
-            f"{len(report['kernels'])} on {', '.join(kernels)}",
-            "" if best is None else f"{best:.2f}",
-            f"{ours:.1e}",
-            f"{today:.1e}",
-            ("" if noise is None else f"{noise:.1e}") + (f"; wrong: {', '.join(wrong)}" if wrong else ""),
-        ]
+    try:
+        out, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return [name, MODELS[name].wheel, f"no end within {limit_s:.0f} s", "", "", "", "", ""]
+    if process.returncode:
+        return [name, MODELS[name].wheel, (err.strip().splitlines() or ["no reason"])[-1][:160], "", "", "", "", ""]
+    cells: list[str] = json.loads(out)
+    return cells
 
 
 def main() -> None:
@@ -212,14 +236,38 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path.home() / ".cache" / "collage-real-models")
     parser.add_argument("--time-budget", help="for each model, e.g. 60s")
     parser.add_argument("--targets", help="a menu, separated by commas, instead of the default one")
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds after which a row is given up")
+    parser.add_argument("--minutes", type=float, default=1e6, help="nothing is begun after so many")
+    parser.add_argument("--fresh", action="store_true", help="forget the rows that are kept")
+    parser.add_argument("--row", help=argparse.SUPPRESS)
     told = parser.parse_args()
+    told.folder.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("COLLAGE_DB", str(told.folder / "timings.sqlite"))
+    if told.row:
+        print(json.dumps(row_of(told.row, told.folder, told.names)))
+        return
     more = ["--time-budget", told.time_budget] if told.time_budget else []
     more += [each for target in (told.targets or "").split(",") if target for each in ("-t", target)]
-    os.environ.setdefault("COLLAGE_DB", str(told.folder / "timings.sqlite"))
-    header = ["model", "wheel", "kernels", "speed-up", "error", "error of ONNX Runtime", "noise"]
-    print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}")
-    for cells in rows(told.names, told.folder, more):
-        print(f"| {' | '.join(cells)} |", flush=True)
+    state = told.folder / "rows.jsonl"
+    if told.fresh:
+        state.unlink(missing_ok=True)
+    texts = state.read_text().splitlines() if state.exists() else []
+    kept = {row["name"]: row["cells"] for row in map(json.loads, texts) if row["options"] == more}
+    ends = time.monotonic() + 60 * told.minutes
+    header = ["model", "wheel", "kernels", "speed-up", "error", "error of ONNX Runtime", "noise", "called wrong"]
+    print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}", flush=True)
+    left = 0
+    for name in told.names or MODELS:
+        if name not in kept:
+            if time.monotonic() > ends:
+                left += 1
+                continue
+            kept[name] = row_apart(name, told.folder, more, told.limit)
+            with state.open("a") as file:
+                file.write(json.dumps({"name": name, "options": more, "cells": kept[name]}) + "\n")
+        print(f"| {' | '.join(kept[name])} |", flush=True)
+    if left:
+        print(f"\n{left} models are left: the same command again goes on with them")
 
 
 if __name__ == "__main__":

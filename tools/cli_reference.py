@@ -19,10 +19,13 @@ HEAD = """# Command line
 <!-- Written by `python tools/cli_reference.py`. Do not edit. -->
 
 Every command has `-h` or `--help`, with examples. All that report something have `--json`: one document with a `schema` number.
-Options for experts are in `collage compile --help` only.
-All that measure take `--db URL`, the timing database: a file or an SQLAlchemy URL.
+All that measure take `--db URL`, the timing database: a file or an SQLAlchemy URL. Long ones take `-q` (no progress), and some
+`-v` (more detail). Options for experts are in `collage compile --help` only.
 [Compiling](../compiling.md#exit-codes) lists the exit codes.
 """
+
+# Described in the head of the page, for all commands.
+_COMMON = ("--help", "--json", "--db", "--quiet", "--verbose")
 
 
 def main() -> None:
@@ -33,19 +36,27 @@ def main() -> None:
 
 def page() -> str:
     """Return the page as Markdown."""
-    return "\n".join([HEAD, *_sections(typer.main.get_command(app), "collage", None)])
+    group = typer.main.get_command(app)
+    compile_command = group.commands["compile"]
+    rows = _rows(compile_command, compile_command.make_context("collage compile", [], resilient_parsing=True))
+    return "\n".join([HEAD, *_sections(group, "collage", None, frozenset(rows))])
 
 
-def _sections(command: Any, name: str, parent: Any) -> Iterator[str]:
-    """Yield a section for a command and for each of its sub-commands."""
+def _sections(command: Any, name: str, parent: Any, of_compile: frozenset[tuple[str, str]]) -> Iterator[str]:
+    """Yield a section for a command and for each of its sub-commands. Options of ``compile`` are described there only."""
     context = command.make_context(name, [], parent=parent, resilient_parsing=True)
     if parent is not None:
         yield f"## `{name}`\n"
     if command.help:
         yield _described(inspect.cleandoc(command.help))
-    yield from _table(command, context)
+    rows = _rows(command, context)
+    repeated = [] if name == "collage compile" else [row for row in rows if row in of_compile]
+    yield from _table([row for row in rows if row not in repeated])
+    if repeated:
+        names = ", ".join(f"`{option}`" for option, _ in repeated)
+        yield f"{names}: as for `collage compile`.\n"
     for own, sub_command in getattr(command, "commands", {}).items():
-        yield from _sections(sub_command, f"{name} {own}", context)
+        yield from _sections(sub_command, f"{name} {own}", context, of_compile)
 
 
 def _described(text: str) -> str:
@@ -64,28 +75,41 @@ def _described(text: str) -> str:
     return body
 
 
-def _table(command: Any, context: Any) -> Iterator[str]:
-    """Yield the rows of a table of arguments and options, save those for completion, which depend on the shell."""
+def _rows(command: Any, context: Any) -> list[tuple[str, str]]:
+    """Return arguments and options with their meaning, without those of the head, of experts and of completion."""
     shown = [
         each
         for each in command.get_params(context)
         if not each.name.endswith("_completion")
-        and each.name not in ("help", "json", "db")
+        and not any(name in _COMMON for name in each.opts)
         and getattr(each, "rich_help_panel", None) != EXPERTS
     ]
     records = [record for each in shown if (record := each.get_help_record(context))]
-    if not records:
-        return
-    yield "| option | meaning |\n|---|---|"
-    for option, meaning in records:
-        yield f"| `{_cell(option)}` | {_cell(meaning)} |"
-    yield ""
+    return [(_option(option), _cell(meaning)) for option, meaning in records]
+
+
+def _table(rows: list[tuple[str, str]]) -> Iterator[str]:
+    """Yield a table of options."""
+    if rows:
+        yield "| option | meaning |\n|---|---|"
+        for option, meaning in rows:
+            yield f"| `{option}` | {meaning} |"
+        yield ""
+
+
+def _option(text: str) -> str:
+    """Return an option with its value, named in plain words, and an argument with its name alone."""
+    if not text.startswith("-"):
+        return _cell(re.sub(r" <[\w\[\]]+>$", "", text))
+    plain = {"<int range>": "N", "<float range>": "X", "<str>": "TEXT", "<path>": "PATH"}
+    return _cell(re.sub("|".join(plain), lambda kind: plain[kind[0]], text))
 
 
 def _cell(text: str) -> str:
-    return re.sub(r" May be repeated\.|; may be repeated| \[[\dx<=>]+\]", "", " ".join(text.split())).replace(
-        "|", "\\|"
-    )
+    """Return a text for a cell of a table."""
+    return re.sub(
+        r" May be repeated\.|; may be repeated| \[[\dx<=>.]+\]|; x>=\d+(?=\])", "", " ".join(text.split())
+    ).replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["is_address", "other_kind", "way_out"]
+__all__ = ["is_address", "other_kind", "torch_file_reason", "way_out"]
 
 _HEAD_BYTES = 512
 
@@ -18,6 +18,7 @@ _KINDS: tuple[tuple[bytes, int, str, str], ...] = (
     (b"\x28\xb5\x2f\xfd", 0, "compressed with zstd", "unzstd it first"),
     (b"TFL3", 4, "a model of TensorFlow Lite", "convert it with tf2onnx: python -m tf2onnx.convert --tflite"),
     (b"\x89HDF", 0, "a file of HDF5, as Keras writes", "convert it with tf2onnx"),
+    (b"\x80\x02", 0, "a pickle, as PyTorch writes", "export the network from PyTorch with torch.onnx.export"),
     (b"GGUF", 0, "weights in GGUF", "export the network from PyTorch with torch.onnx.export"),
     (b"\x89PNG", 0, "a picture", "give the model, and pictures with --data"),
     (b"\xff\xd8\xff", 0, "a picture", "give the model, and pictures with --data"),
@@ -47,6 +48,22 @@ def other_kind(head: bytes) -> tuple[str, str] | None:
         return "JSON", "give the ONNX file"
     if head.startswith(b"PK\x03\x04") and b".npy" not in head:
         return _ARCHIVE
+    return None
+
+
+def torch_file_reason(path: Path) -> str | None:
+    """Return advice for a file of PyTorch's, by the end of its name; None for any other file."""
+    if path.suffix == ".pt2":
+        # Loading one unpickles objects, evaluates expressions and looks up functions by name.
+        return (
+            "is a program of torch.export, and loading it can run code that is in it; "
+            f"if you trust the file, write collage.compile(torch.export.load({str(path)!r}))"
+        )
+    if path.suffix in (".pt", ".pth", ".ckpt"):
+        return (
+            "is a PyTorch file, not an ONNX model; make the module in Python and write "
+            "collage.compile(module, example_inputs=...), or convert it with torch.onnx.export"
+        )
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -43,6 +44,7 @@ __all__ = [
     "CommandOption",
     "CompileOptions",
     "command_options",
+    "command_text",
     "compile_options",
 ]
 
@@ -101,6 +103,52 @@ def command_options() -> dict[str, CommandOption]:
     """Return the options of ``collage compile`` that are fields of ``CompileOptions``, by field."""
     told = {each.name: each.metadata[_KEY] for each in fields(CompileOptions) if _KEY in each.metadata}
     return {name: replace(each, flag=each.flag or "--" + name.replace("_", "-")) for name, each in told.items()}
+
+
+def command_text(options: CompileOptions, model: str, targets: Sequence[str] = ()) -> str:
+    """Return the command that compiles a model with some options.
+
+    Folders, the timing database and values that are not texts, such as arrays, are left out: the text is for other people.
+
+    Args:
+        options: The options.
+        model: The model's path; ``model.onnx`` if that is empty.
+        targets: The targets that were named.
+    """
+    words = ["collage", "compile", Path(model).name or "model.onnx", "-o", "model.collage"]
+    words += [word for target in targets for word in ("-t", target)]
+    plain = CompileOptions()
+    for name, told in command_options().items():
+        value = getattr(options, name)
+        if told.group == MACHINES or value == getattr(plain, name):
+            continue
+        if name == "launch_penalties_s":
+            value = {toolchain: seconds * 1e6 for toolchain, seconds in value.items()}
+        elif told.metavar in ("DROP", "ERROR") and value is not None:
+            value = f"{100 * value:g}%"
+        for text in _texts(value):
+            flag = told.flag.partition("/")[0 if value is not False else 2]
+            words += [flag] if told.kind is bool else [flag, text]
+    return shlex.join(words)
+
+
+def _texts(value: Any) -> list[str]:
+    """Return a value of an option as texts, one for each time that the option is given."""
+    if isinstance(value, Mapping):
+        pairs = {key: _lengths(each) for key, each in value.items()}
+        return [f"{key}={each}" for key, each in pairs.items() if each]
+    if isinstance(value, str | Path):
+        return [Path(value).name if "/" in str(value) and Path(value).exists() else str(value)]
+    if isinstance(value, list | tuple):
+        return [each.text if isinstance(each, Limit) else str(each) for each in value]
+    return [f"{value:g}"] if isinstance(value, int | float) else []
+
+
+def _lengths(value: Any) -> str:
+    """Return a length, or several with weights, or a file; empty for an array."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{length}:{weight:g}" for length, weight in value.items())
+    return Path(value).name if isinstance(value, str) else f"{value:g}" if isinstance(value, int | float) else ""
 
 
 @dataclass(frozen=True, slots=True)

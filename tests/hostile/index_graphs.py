@@ -30,7 +30,20 @@ _LENGTHS = ("ReverseSequence", "GRU", "LSTM")
 _SIZES = ("OneHot", "Slice", "TopK", "Tile", "Expand", "Pad", "Range", "ConstantOfShape", "Split", "Trilu")
 _AXES = ("CumSum", "Unsqueeze", "ReduceSum")
 OPERATORS = (*_POINTS * 3, *_LENGTHS, *_SIZES, *_AXES)
-SOURCES = ("given", "given", "cast", "of_floats", "offset", "remainder", "clipped", "sliced", "moved", "where", "twice")
+_MADE = (
+    "cast",
+    "of_floats",
+    "offset",
+    "less",
+    "remainder",
+    "clipped",
+    "sliced",
+    "moved",
+    "transposed",
+    "where",
+    "twice",
+)
+SOURCES = ("given", "given", *_MADE)
 _FAR = (ROWS, -ROWS - 1, ROWS + 3, 12345, 10**9, -(10**9), 2**31 - 1)
 _FARTHER = (2**31, 2**31 + 1, 2**32 + 1, 2**33 + 2, 2**62, -(2**63), 2**63 - 1, -(2**32))
 _SIZES_TRIED = (-7, -2, -1, 0, 1, 2, 3, 4, 5, 6, 9, 2**62)
@@ -120,13 +133,18 @@ def _source(draft: _Draft, source: str, dtype: np.dtype[Any], shape: tuple[int, 
         given = np.dtype(np.int32 if dtype == np.int64 else np.int64)
     elif source == "of_floats":
         given = np.dtype(np.float32)
-    lengths = (2, *shape) if source == "sliced" else shape
+    lengths = {"sliced": (2, *shape), "transposed": shape[::-1]}.get(source, shape)
     draft.inputs["i"] = given, lengths
     to = helper.np_dtype_to_tensor_dtype(dtype)
     if source in ("cast", "of_floats"):
         return draft.add("Cast", ["i"], to=to)
     if source == "offset":
         return draft.add("Add", ["i", draft.constant(np.array(2, dtype))])
+    if source == "less":
+        more = draft.add("Add", [draft.constant(np.array([3], dtype)), "i"])
+        return draft.add("Sub", [more, draft.constant(np.array(draft.pick(2, 5), dtype))])
+    if source == "transposed":
+        return draft.add("Transpose", ["i"])
     if source == "remainder":
         return draft.add("Mod", ["i", draft.constant(np.array(3, dtype))])
     if source == "clipped":

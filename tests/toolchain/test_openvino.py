@@ -307,6 +307,8 @@ WEIGHTS = {"w": np.zeros((1, 16, 2), "f4"), "r": np.zeros((1, 16, 4), "f4"), "p"
 WEIGHTS["n"] = np.array([2], "i4")
 RESIZE = '(float[1,1,4,4] x) => (float[1,1,3,3] y) {y = Resize <mode = "cubic"%s> (x, , , s)}'
 SIZES = {"s": np.array([1, 1, 3, 3])}
+ENLARGED = '(%s[1,1,4,4] x) => (%s[1,1,8,8] y) {y = Resize <mode = "%s"> (x, , , s)}'
+TWICE = {"s": np.array([1, 1, 8, 8])}
 REGIONS = '(float[1,1,4,4] x) => (float[1,1,1,1] y) {y = RoiAlign <mode = "%s"> (x, b, n)}'
 BOXES = {"b": np.array([[0, 0, 3, 3]], "f4"), "n": np.array([0])}
 
@@ -436,6 +438,10 @@ SUPPRESSED = "(float[1,6,4] b, float[1,1,6] s%s) => (int64[N,3] y) {y = NonMaxSu
         (SUPPRESSED % ("", "m"), {"m": np.array([3])}, False),
         (SUPPRESSED % ("", "m, t"), {"m": np.array([3]), "t": np.float32([0])}, False),
         (SUPPRESSED % ("", "m, t"), {"m": np.array([3]), "t": np.float32([0.5])}, True),
+        (ENLARGED % ("uint8", "uint8", "linear"), TWICE, False),
+        (ENLARGED % ("int32", "int32", "linear"), TWICE, False),
+        (ENLARGED % ("uint8", "uint8", "nearest"), TWICE, True),
+        (ENLARGED % ("float", "float", "linear"), TWICE, True),
     ],
 )
 def test_operators_that_it_is_wrong_of_are_refused_in_that_form_only(

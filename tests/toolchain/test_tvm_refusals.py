@@ -112,10 +112,15 @@ def test_scales_that_make_no_whole_lengths_are_refused(length: int | str, scale:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "taken"), [("float", True), ("uint8", True), ("int32", False), ("int64", False), ("double", False)]
+    ("dtype", "mode", "taken"),
+    [
+        *(("float", mode, True) for mode in ("nearest", "linear")),
+        *(("uint8", mode, mode == "nearest") for mode in ("nearest", "linear")),
+        *((dtype, "nearest", False) for dtype in ("int32", "int64", "double")),
+    ],
 )
-def test_a_resize_is_refused_of_what_is_wider_than_float32(dtype: str, taken: bool) -> None:
-    text = f'({dtype}[1,1,4] x) => ({dtype}[A,B,C] y) {{y = Resize <mode = "nearest"> (x, , s)}}'
+def test_a_resize_is_refused_of_what_float32_does_not_keep(dtype: str, mode: str, taken: bool) -> None:
+    text = f'({dtype}[1,1,4] x) => ({dtype}[A,B,C] y) {{y = Resize <mode = "{mode}"> (x, , s)}}'
     (node,) = parsed_kernel("k", text, {"s": np.float32([1, 1, 2])}).graph
     assert TvmToolchain().supports(node, TARGET).ok is taken
 

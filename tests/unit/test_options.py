@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import collage
 from collage._errors import UsageError
-from collage.options import CompileOptions, command_options, compile_options
+from collage.options import CompileOptions, command_options, command_text, compile_options
 
 SAME: list[tuple[str, Any, Any]] = [
     ("max_drop", "0.5%", 0.005),
@@ -32,6 +35,45 @@ def test_texts_mean_what_values_mean(name: str, text: Any, value: Any) -> None:
     options = compile_options({name: text})
     assert getattr(options, name) == value
     assert getattr(dataclasses.replace(options), name) == value  # Reading twice changes nothing.
+
+
+def read_back(command: str) -> dict[str, Any]:
+    """Return the options of a command as texts."""
+    words, found = iter(shlex.split(command)), {}
+    flags = {flag: (name, told) for name, told in command_options().items() for flag in told.flag.split("/")}
+    for word in words:
+        if word in flags:
+            name, told = flags[word]
+            if told.kind is bool:
+                found[name] = not word.startswith("--no-")
+            elif told.repeated:
+                found.setdefault(name, []).append(next(words))
+            else:
+                found[name] = next(words)
+    return {name: int(text) if command_options()[name].kind is int else text for name, text in found.items()}
+
+
+@pytest.mark.parametrize("given", [{name: text} for name, text, _ in SAME] + [{}, {"use_tuned": False, "front": True}])
+def test_the_command_of_a_report_has_the_same_options(given: dict[str, Any]) -> None:
+    options = compile_options(given)
+    command = command_text(options, "/home/me/a model.onnx", ["llvm -threads=1"])
+    assert command.startswith("collage compile 'a model.onnx' -o model.collage -t 'llvm -threads=1'")
+    assert compile_options(read_back(command)) == options
+
+
+def test_the_command_of_a_report_tells_neither_folders_nor_passwords_nor_arrays(tmp_path: Path) -> None:
+    (tmp_path / "samples").mkdir()
+    options = CompileOptions(
+        db="postgresql://me:secret@host/db",
+        data=str(tmp_path / "samples"),
+        precision="int8",
+        inputs={"x": np.zeros(3)},
+        limits=("p99<=20ms",),
+    )
+    expected = (
+        "collage compile model.onnx -o model.collage --limit 'p99<=20ms' --precision int8 --data samples --max-drop 1%"
+    )
+    assert command_text(options, "") == expected
 
 
 def test_keywords_count_more_than_options_and_all_forms_are_taken() -> None:

@@ -44,6 +44,11 @@ def test_the_version_is_a_plain_string_in_one_place() -> None:
     assert f"[{collage.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
+def test_packages_have_the_version_of_the_whole() -> None:
+    files = sorted(ROOT.glob("packages/*/pyproject.toml"))
+    assert {tomllib.loads(file.read_text())["project"]["version"] for file in files} == {collage.__version__}
+
+
 @pytest.mark.parametrize("arguments", [["--version"], ["--version", "compile"]])
 def test_the_command_line_prints_the_version(arguments: list[str]) -> None:
     script = "from collage.cli import main; main()"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -128,10 +129,20 @@ _GUESSES: Mapping[str, str] = {
 """Options that people try, and what they mean."""
 
 
+# Messages of the library that reads numbers, and the same in words.
+_IN_PLAIN_WORDS: Mapping[str, str] = {
+    r"Input should be a valid integer.*": r"\1 takes a whole number",
+    r"Input should be a valid number.*": r"\1 takes a number",
+    r"Input should be greater than or equal to (\S+)": r"\1 takes a number of at least \2",
+}
+
+
 def _usage_error(error: Any) -> str:
     """Return the message of an error of the command line, with a way out on a line of its own."""
     context = getattr(error, "ctx", None)
     message = str(error.format_message()).replace("Value error, ", "")
+    for told, words in _IN_PLAIN_WORDS.items():
+        message = re.sub(rf"Invalid value for '([^']+)': {told}", words, message)
     if message.startswith("Usage:"):  # Without a command the message is the help itself.
         return message
     command = context.command_path if context else "collage"

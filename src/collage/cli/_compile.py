@@ -23,7 +23,7 @@ from collage.cli._compile_options import (
 )
 from collage.cli._config import apply_config
 from collage.cli._console import print_json, progress
-from collage.cli._early_checks import check_model_file, check_name, check_target_names, notes_on
+from collage.cli._early_checks import check_model_file, check_name, check_paths, check_target_names, notes_on
 from collage.cli._fleet import MachineName, MachinesFile, On, compile_there
 from collage.cli._generated import settings_of, with_compile_options
 from collage.cli._options import Json, Quiet, Targets
@@ -120,21 +120,22 @@ def compile_(
 
         given["inputs"] = read_arrays(read_files(given["inputs"], "--input", "NAME=FILE.npy"))
     options = CompileOptions(**given)
+    check_paths(options)
     if not quiet:
         for note in notes_on(options):
             typer.echo(f"note: {note}", err=True)
     for path in (output, options.plan_out):
         if path is not None and url_of(path) is None and not Path(path).parent.exists():
             raise UsageError(f"cannot write {path}: the folder {Path(path).parent} does not exist")
+    # Imports are here, so that a wrong command is refused at once.
     if output is not None:
         check_name(output)
-    # Here, so that a wrong command is refused at once.
+        from collage.runtime import check_destination
+
+        check_destination(output)
     from collage.cli._report import print_report
     from collage.compiler.pipeline import compile
-    from collage.runtime import check_destination
 
-    if output is not None:
-        check_destination(output)
     if output is None or dry_run:
         from collage.cli._dry_run import print_dry_run
         from collage.compiler.dry_run import dry_run as look

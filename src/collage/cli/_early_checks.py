@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
-from collage._errors import ModelError, UsageError
-from collage.file_kinds import is_address, way_out
+from collage._errors import ModelError, TargetError, UsageError
+from collage.file_kinds import is_address, torch_file_reason, way_out
 from collage.options import CompileOptions
 from collage.target import check_head
 
-__all__ = ["check_model_file", "check_name", "check_target_names", "notes_on"]
+__all__ = ["check_model_file", "check_name", "check_paths", "check_target_names", "notes_on"]
 
 _OTHER_ARCHIVES = (".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
-_PYTORCH = (".pt", ".pt2", ".pth", ".ckpt")
 
 
 def check_model_file(model: Path) -> None:
@@ -28,12 +27,25 @@ def check_model_file(model: Path) -> None:
         raise UsageError(f"{model}: models are read from files", hint="download it first; only -o takes a URL")
     if not model.exists():
         raise UsageError(f"{model}: there is no such file")
-    if model.suffix not in _PYTORCH and (found := way_out(model)) is not None:
+    if model.is_dir():
+        raise ModelError(f"{model} is a folder; name the ONNX file in it")
+    if (found := way_out(model)) is not None:
+        if (reason := torch_file_reason(model)) is not None:
+            raise ModelError(f"{model} {reason}")
         raise ModelError(f"{model} is {found[0]}", hint=found[1])
 
 
+def check_paths(options: CompileOptions) -> None:
+    """Refuse files that options name and that do not exist."""
+    for flag, path in (("--data", options.data), ("--plan", options.plan), ("--devices", options.devices)):
+        if isinstance(path, str | Path) and not Path(path).exists():
+            raise UsageError(f"{flag} {path}: there is no such file")
+
+
 def check_name(output: Path) -> None:
-    """Refuse the name of an archive that an artefact cannot be."""
+    """Refuse the name of an archive that an artefact cannot be, and of a file that would be overwritten."""
+    if output.is_file() and output.suffix != ".zip":
+        raise UsageError(f"{output} exists and is not an artefact; name another path or remove it")
     if output.suffix.lower() in _OTHER_ARCHIVES:
         raise UsageError(f"-o {output}: an artefact is a folder or a .zip, not {output.suffix}", hint="-o model.zip")
 
@@ -58,14 +70,16 @@ def notes_on(options: CompileOptions) -> list[str]:
     return notes
 
 
-def check_target_names(targets: Iterable[str]) -> None:
-    """Refuse targets whose first word names nothing.
+def check_target_names(targets: Sequence[str]) -> None:
+    """Refuse targets that are empty, or whose first word names nothing.
 
     Raises:
-        TargetError: There is no such kind, toolchain or alias.
+        TargetError: A target is empty, or there is no such kind, toolchain or alias.
     """
     from importlib.metadata import entry_points
 
+    if not all(text.split() for text in targets):
+        raise TargetError("an empty target; write for example 'llvm' or 'onnxruntime'")
     points = entry_points(group="collage.toolchains")
     if any(not point.value.startswith("collage.") for point in points):
         return  # A toolchain of another package may bring a kind of target, which its module registers.

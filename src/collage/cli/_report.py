@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -66,9 +67,12 @@ def print_report(report: Report, artefact: str | None = None) -> None:
     )
     heads = ("kernel", "target", "operators", "ms of the run", "share", *(["branch"] if in_branches else []))
     console.print(_table("kernels", heads, kernels, right=(3, 4, 5)))
+    again: list[str] = []
     if points := report.front.get("points"):
         console.print(_front(points))
-    told = [*_summary(report), *([] if artefact is None else [f"written to {artefact}"])]
+        if command := _without(report.command, "--front", "--accuracy-budget"):
+            again = [f"to get a row, add its option: {command}"]
+    told = [*again, *_summary(report), *([] if artefact is None else [f"written to {artefact}"])]
     console.print(_escape("\n".join(told)), highlight=False)
 
 
@@ -104,6 +108,13 @@ def _front(points: Sequence[Mapping[str, Any]]) -> Any:
         for p in points
     ]
     return _table("time against error", ("budget", "largest error", "ms", "kernels", "to get it"), rows, right=(1, 2))
+
+
+def _without(command: str, flag: str, option: str) -> str:
+    """Return a command without a flag and without an option and its value."""
+    words = shlex.split(command)
+    kept = [word for i, word in enumerate(words) if word not in (flag, option) and words[i - 1 : i] != [option]]
+    return shlex.join(kept)
 
 
 def _summary(report: Report) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from collage.measure.session import MeasureSession
 from collage.numerics.nan_check import nan_shares
 from collage.numerics.sizes import is_mixed
 from collage.numerics.value_store import ValueStore
+from collage.options import command_text
 from collage.plan import Plan, PlannedKernel
 from collage.report import BodyKernelRow, KernelRow, ModelFacts, Numerics, Occasion, Report, SearchFacts, from_json
 from collage.report import Machine as MachineFacts
@@ -110,6 +112,10 @@ def compile_report(
         None if problem.placement is None else problem.placement.as_json(),
         _machine(problem, session),
         objective=finals.objective or {"name": problem.options.objective},
+        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        command=command_text(
+            problem.options, str(model.get("path", "")), [target.short for target in problem.menu] if is_named else ()
+        ),
     )
 
 

@@ -22,7 +22,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from collage._errors import ModelError, UsageError
-from collage.file_kinds import is_address, way_out
+from collage.file_kinds import is_address, torch_file_reason, way_out
 from collage.frontend._budget import Budgets, check_budgets, check_inferred_shapes
 from collage.frontend._canonical import canonicalise, lift_constants
 from collage.frontend._checker import check_model
@@ -109,9 +109,9 @@ def read_model(
             data, place = _read_file(path, budgets)
             return _from_proto(_parse(data, budgets), place, budgets, convert_opset)
         except ModelError as error:
-            if _torch_file_reason(path) is None and (found := way_out(path)) is not None:
+            if torch_file_reason(path) is None and (found := way_out(path)) is not None:
                 raise ModelError(f"{path} is {found[0]}", hint=found[1]) from None
-            reason = _torch_file_reason(path) or str(error)[:_LONGEST_REASON]
+            reason = torch_file_reason(path) or str(error)[:_LONGEST_REASON]
             joint = " " if reason.startswith(("is ", "has ", "cannot ")) else ": "
             raise ModelError(f"{path}{joint}{reason}") from None
     model = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
@@ -147,22 +147,6 @@ def as_onnx(
 
     model = as_model(source, example_inputs, example_kwargs, dynamic_shapes)
     return source if model is None else model
-
-
-def _torch_file_reason(path: Path) -> str | None:
-    """Return advice for a file of PyTorch's, by the end of its name; None for any other file."""
-    if path.suffix == ".pt2":
-        # Loading one unpickles objects, evaluates expressions and looks up functions by name.
-        return (
-            "is a program of torch.export, and loading it can run code that is in it; "
-            f"if you trust the file, write collage.compile(torch.export.load({str(path)!r}))"
-        )
-    if path.suffix in (".pt", ".pth"):
-        return (
-            "is a PyTorch file, not an ONNX model; make the module in Python and write "
-            "collage.compile(module, example_inputs=...), or convert it with torch.onnx.export"
-        )
-    return None
 
 
 def _read_file(path: Path, budgets: Budgets) -> tuple[bytes, Place]:

@@ -135,27 +135,14 @@ def array_of(value: Any) -> Any:
     return _memory(inner.data_ptr(), np.dtype(dtype), inner.shape(), value)
 
 
-def _c_value_of(value: Any, port: Port) -> Any:
-    """Return an output as the C object inside an ``OrtValue``, in memory of its own."""
-    from onnxruntime.capi import _pybind_state as binding
-
-    if not isinstance(value, np.ndarray):
-        raise input_error(f"output {port} is not a tensor, and cannot be an OrtValue; use run()")
-    if value.dtype.hasobject or value.dtype.isbuiltin != 1:
-        return to_ort(value, narrow_type(_kind(value)))
-    device = binding.OrtDevice(binding.OrtDevice.cpu(), binding.OrtDevice.default_memory(), 0)
-    made = binding.OrtValue.ortvalue_from_shape_and_type(list(value.shape), value.dtype.type, device)
-    if value.size:
-        made.update_inplace(np.ascontiguousarray(value))
-    return made
-
-
 def value_of(value: Any, port: Port) -> Any:
     """Return an output as an ``OrtValue`` that shares its memory, or a copy of texts and of types that NumPy lacks."""
     import onnxruntime
 
-    if not isinstance(value, np.ndarray) or value.dtype.hasobject or value.dtype.isbuiltin != 1:
-        return onnxruntime.OrtValue(_c_value_of(value, port))
+    if not isinstance(value, np.ndarray):
+        raise input_error(f"output {port} is not a tensor, and cannot be an OrtValue; use run()")
+    if value.dtype.hasobject or value.dtype.isbuiltin != 1:
+        return onnxruntime.OrtValue(to_ort(value, narrow_type(_kind(value))))
     return onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(value, order="C"))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,13 +14,17 @@ import onnx_ir as ir
 
 from collage._errors import ToolchainError
 from collage.measure.jobs import HELD_BYTES, Counters, Job, weight_bytes
-from collage.measure.worker_pool import Limits, WorkerPool
+from collage.measure.worker_pool import Limits, WorkerPool, lane_name
 from collage.runtime import compile_bodies, has_bodies, page_out
+from collage.system.machine import this_machine
 from collage.target import Target
 from collage.toolchains import Compiled
 from collage.workers.machine_lock import build_lock
 
 __all__ = ["Builds", "Built"]
+
+# A further worker takes about as long to start and to import its toolchain.
+_WORTH_A_LANE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,8 @@ class Builds:
         self._limits = limits
         self._say = say
         self._compiled: dict[tuple[str, str], dict[str, Any]] = {}
+        self._ahead: dict[tuple[str, str], Built] = {}
+        self._slowest_s: dict[str, float] = {}
         self._held_bytes = 0
 
     def compiled(self, kernel: ir.Model, target: Target) -> dict[str, Any]:
@@ -72,7 +79,7 @@ class Builds:
         Raises:
             ToolchainError: It could not be built.
         """
-        name = str(kernel.graph.name), str(target)
+        name = _name_of(kernel, target)
         if name not in self._compiled and has_bodies(target):
             self._compiled[name] = self._with_bodies(kernel, target)
         if name not in self._compiled:
@@ -83,25 +90,48 @@ class Builds:
         return self._compiled[name]
 
     def build_all(self, jobs: Sequence[Job]) -> list[Built]:
-        """Build side by side, one toolchain in one worker."""
-        by_toolchain: dict[str, list[int]] = {}
+        """Build side by side: each toolchain in a worker, and in several if its builds take seconds."""
+        queues: dict[str, deque[int]] = {}
         for index, job in enumerate(jobs):
-            by_toolchain.setdefault(job.target.toolchain, []).append(index)
+            queues.setdefault(job.target.toolchain, deque()).append(index)
         results: dict[int, Built] = {}
 
-        def build_some(indices: Iterable[int]) -> None:
-            for index in indices:
+        def build_some(toolchain: str, lane: int) -> None:
+            if lane and self._slowest_s.get(toolchain, 0.0) < _WORTH_A_LANE_S:
+                return
+            while True:
+                try:
+                    index = queues[toolchain].popleft()
+                except IndexError:
+                    return
                 job = jobs[index]
+                if (ahead := self._ahead.pop(_name_of(job.kernel, job.target), None)) is not None:
+                    results[index] = ahead
+                    continue
                 self._say(f"building {job.kernel.graph.name} on {job.target.short}")
-                results[index] = self.build(job.kernel, job.target)
+                results[index] = self.build(job.kernel, job.target, lane=lane)
 
-        self._pool.side_by_side({name: partial(build_some, indices) for name, indices in by_toolchain.items()})
+        work = [
+            (name, lane) for lane in range(this_machine().cores) for name, queue in queues.items() if lane < len(queue)
+        ]
+        self._pool.side_by_side({lane_name(*each): partial(build_some, *each) for each in work})
         return [results[index] for index in range(len(jobs))]
 
-    def build(self, kernel: ir.Model, target: Target, timeout_s: float | None = None) -> Built:
+    def build_ahead(self, jobs: Sequence[Job]) -> None:
+        """Build kernels side by side that are measured one after the other later."""
+        made = self.build_all(jobs)
+        self._ahead |= {_name_of(job.kernel, job.target): built for job, built in zip(jobs, made, strict=True)}
+
+    def build(self, kernel: ir.Model, target: Target, timeout_s: float | None = None, *, lane: int = 0) -> Built:
         """Compile a kernel. A worker then holds it, until ``relieve`` or ``tidy`` has it forgotten.
 
         Each kernel inside an operator with bodies is compiled by its own toolchain.
+
+        Args:
+            kernel: The kernel.
+            target: Its target.
+            timeout_s: Seconds that it may take; None is the limit of all builds.
+            lane: Number of the worker that builds it, among those of its toolchain.
         """
         if has_bodies(target):
             started = time.monotonic()
@@ -117,6 +147,7 @@ class Builds:
                     target,
                     "build",
                     timeout_s or self._limits.compile_s,
+                    lane=lane,
                     kernel=file,
                     target=str(target),
                     workspace=str(self._workspace),
@@ -125,7 +156,8 @@ class Builds:
             except ToolchainError as error:
                 return Built(error, time.monotonic() - started)
             took_s = time.monotonic() - started
-        self._compiled[str(kernel.graph.name), str(target)] = made
+        self._slowest_s[target.toolchain] = max(took_s, self._slowest_s.get(target.toolchain, 0.0))
+        self._compiled[_name_of(kernel, target)] = made
         self._counters.built += 1
         return Built(made, took_s)
 
@@ -158,3 +190,7 @@ class Builds:
         self._held_bytes = 0
         self._pool.recycle()
         page_out(self._workspace)
+
+
+def _name_of(kernel: ir.Model, target: Target) -> tuple[str, str]:
+    return str(kernel.graph.name), str(target)

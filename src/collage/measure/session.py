@@ -24,12 +24,13 @@ from collage.database.database import Database
 from collage.graph import structural_hash
 from collage.measure.arbiter import Arbiter
 from collage.measure.builder import Builds, Built
-from collage.measure.jobs import Counters, Job, batches, inner_targets
+from collage.measure.jobs import Counters, Job, batches, inner_targets, weight_bytes
 from collage.measure.quarantine import Quarantined
 from collage.measure.sampling import SamplingPlan
+from collage.measure.track import ComparisonPlan
 from collage.measure.worker_pool import Limits, WorkerPool
 from collage.numerics.value_store import ValueStore
-from collage.system.machine import this_machine
+from collage.system.machine import free_memory_bytes, this_machine
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Availability, Compiled, Registry
 from collage.workers.machine_lock import build_lock, measurement_lock
@@ -182,6 +183,15 @@ class MeasureSession:
                 left = elsewhere
             self._builds.tidy()
         return [outcomes[key.digest] for key in keys]
+
+    def build_ahead(self, jobs: Sequence[Job]) -> None:
+        """Build kernels side by side that are measured one after the other, as far as their timings are not known.
+
+        Models too large to have several of in memory are left for later.
+        """
+        largest = max((weight_bytes(job.kernel) for job in jobs), default=0)
+        if not ComparisonPlan.of_model(largest, free_memory_bytes()).one_at_a_time:
+            self._builds.build_ahead([job for job in jobs if self._known(self.key(job))[0] is None])
 
     def measure_again(self, job: Job) -> Outcome | None:
         """Measure a kernel that this session measured once more; of two latencies the lower one is kept.
@@ -389,17 +399,22 @@ class MeasureSession:
         return self._pool.call(target, job, limit_s, target=str(target), workspace=str(self.workspace), **more)
 
     def _recall(self, key: WorkloadKey) -> Outcome | None:
-        """Return the known outcome, from this session or from the database."""
-        known = self._session.get(key.digest)
-        if known is None and not self._remeasure:
-            found = self.database.find(key)
-            elsewhere = found is not None and found.origin != self.database.origin
-            # What failed elsewhere may have met another limit, or too little memory: it is tried here.
-            if found is not None and (found.outcome.ok or not elsewhere):
-                known = found.outcome
-                self.counters.elsewhere += elsewhere
+        """Return the known outcome, and count it."""
+        known, is_elsewhere = self._known(key)
+        self.counters.elsewhere += is_elsewhere
         self.counters.recorded += known is not None
         return known
+
+    def _known(self, key: WorkloadKey) -> tuple[Outcome | None, bool]:
+        """Return the known outcome, from this session or from the database, and if another machine measured it."""
+        if (known := self._session.get(key.digest)) is not None or self._remeasure:
+            return known, False
+        found = self.database.find(key)
+        is_elsewhere = found is not None and found.origin != self.database.origin
+        # What failed elsewhere may have met another limit, or too little memory: it is tried here.
+        if found is None or (is_elsewhere and not found.outcome.ok):
+            return None, False
+        return found.outcome, is_elsewhere
 
     def _settle(self, key: WorkloadKey, job: Job, made: Built, patience_s: float) -> Outcome | None:
         """Measure a built kernel, and record the outcome.

@@ -1,4 +1,7 @@
-"""The worker pool of a session: one worker process for each toolchain. The death of one has no effect on the others."""
+"""The worker pool of a session: a worker process for each toolchain. The death of one has no effect on the others.
+
+A toolchain whose builds take seconds has further workers, its lanes, which build only.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,12 @@ from collage.toolchains import Availability, Registry, revision_of
 from collage.workers.machine_lock import build_lock
 from collage.workers.worker import Worker
 
-__all__ = ["Limits", "WorkerPool"]
+__all__ = ["Limits", "WorkerPool", "lane_name"]
 
 _SERVICE = "collage.measure._kernel_worker:KernelWorker"
 _LOOK_S = 0.1
+_LANE = " lane "
+"""The end of the name of a toolchain's further workers, which build beside its first one."""
 _WITH_BODIES = " with bodies"
 """The end of the name of the host's worker that also runs kernels of others, and may die of them."""
 
@@ -102,7 +107,7 @@ class WorkerPool:
             try:
                 with build_lock():
                     told = self.call(target, "availability", self._limits.start_s, target=str(target))
-                lists: dict[str, Any] = {each: tuple(told[each]) for each in ("devices", "precisions", "compact")}
+                lists: dict[str, Any] = {key: tuple(value) for key, value in told.items() if isinstance(value, list)}
                 found = Availability(**{**told, **lists})
                 if reason := self._quarantine.recorded(target.toolchain, self._with_revision(target, found.build)):
                     found = dataclasses.replace(found, available=False, reason=reason)
@@ -119,8 +124,15 @@ class WorkerPool:
         revision = revision_of(self._toolchains.for_target(target))
         return f"{build}, integration {revision}" if revision else build
 
-    def call(self, target: Target, method: str, timeout_s: float, /, **params: Any) -> Any:
+    def call(self, target: Target, method: str, timeout_s: float, /, *, lane: int = 0, **params: Any) -> Any:
         """One job for the toolchain that serves a target; a crash is retried once in a fresh worker.
+
+        Args:
+            target: The target.
+            method: Name of the job.
+            timeout_s: Seconds that it may take.
+            lane: Number of the worker that does it, among those of the toolchain.
+            params: Arguments of the job, JSON values.
 
         Raises:
             Quarantined: The toolchain died too often, and is not used.
@@ -130,7 +142,7 @@ class WorkerPool:
         self._quarantine.check(toolchain)
         if self._abandoned.is_set():
             raise WorkerDied("interrupted")
-        worker = self._worker(toolchain)
+        worker = self._worker(lane_name(toolchain, lane))
         try:
             try:
                 result = worker.call(method, timeout_s, **params)
@@ -176,7 +188,7 @@ class WorkerPool:
         self.side_by_side({**work, name: partial(ask_and_go_on, some)})
 
     def side_by_side(self, work: Mapping[str, Callable[[], None]]) -> None:
-        """Do work for toolchains, each in its one worker, as many at a time as there are cores."""
+        """Do work for workers, by their names, as much at a time as there are cores."""
         try:
             with ThreadPoolExecutor(max_workers=max(1, min(len(work), this_machine().cores))) as pool:
                 futures = [pool.submit(part) for part in work.values()]
@@ -189,8 +201,8 @@ class WorkerPool:
                     self._abandoned.set()
                     left = set(futures)
                     while left:
-                        for toolchain in work:  # One that was just coming up, too.
-                            self._worker(toolchain).interrupt()
+                        for name in work:  # One that was just coming up, too.
+                            self._worker(name).interrupt()
                         left = wait(left, timeout=_LOOK_S).not_done
                     raise
         finally:
@@ -209,7 +221,7 @@ class WorkerPool:
                     self._say(f"worker of {name} was replaced: {error}")
 
     def _worker(self, toolchain: str) -> Worker:
-        own, has_parts, _ = toolchain.partition(_WITH_BODIES)
+        own, has_parts, _ = toolchain.partition(_LANE)[0].partition(_WITH_BODIES)
         factory, arguments = self._toolchains.factory(own)
         made_by: dict[str, Any] = {"factory": factory, "arguments": arguments}
         if has_parts:
@@ -230,6 +242,11 @@ class WorkerPool:
                 start_timeout_s=self._limits.start_s,
             )
         return self._workers[toolchain]
+
+
+def lane_name(toolchain: str, lane: int) -> str:
+    """Return the name of one of a toolchain's workers; of the first one it is that of the toolchain."""
+    return f"{toolchain}{_LANE}{lane}" if lane else toolchain
 
 
 def _worker_name(target: Target) -> str:

@@ -15,6 +15,11 @@ _WIDTH, _HEIGHT = 420.0, 240.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 14.0, 14.0, 38.0
 _MOST_TICKS = 5
 _BAR = (220.0, 22.0)
+_AXIS_HEIGHT = 14.0
+# Pixels of a label of an axis, with its distance to the next one.
+_LABEL = 44.0
+_TICKS = (1.05, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
+_DASHES = (None, "7 4", "2 3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,25 @@ class RatioScale:
             viewBox=f"0 0 {width:g} {height:g}",
         )
 
+    def axis(self) -> Markup:
+        """Return the axis of the intervals: a label at 1, and one towards each end if there is room."""
+        beyond = [value for value in _TICKS if value <= self.high]
+        below = [1 / value for value in _TICKS if 1 / value >= self.low]
+        shown = [1.0]
+        for ends in (beyond, below):
+            if ends and abs(self._x(ends[-1]) - self._x(1.0)) > _LABEL:
+                shown.append(ends[-1])
+        labels = [
+            tag("text", f"{value:.3g}x", x=self._x(value), y=11, text_anchor=self._anchor(value)) for value in shown
+        ]
+        view = f"0 0 {_BAR[0]:g} {_AXIS_HEIGHT:g}"
+        told = "Axis of ratios: " + ", ".join(f"{value:.3g}" for value in sorted(shown))
+        return tag("svg", labels, class_="bar axis", role="img", aria_label=told, viewBox=view)
+
+    def _anchor(self, value: float) -> str:
+        x = self._x(value)
+        return "start" if x < _LABEL / 2 else "end" if x > _BAR[0] - _LABEL / 2 else "middle"
+
     def _x(self, value: float) -> float:
         value = min(max(value, self.low), self.high)
         return 6 + (_BAR[0] - 12) * math.log(value / self.low) / math.log(self.high / self.low)
@@ -66,12 +90,14 @@ class Series:
         rounds_us: Its time in each round.
         colour: Class that colours it.
         mark: Number that selects its marks, which distinguish rows without colour.
+        dash: Number of rows of the same colour before it, which selects its dashes.
     """
 
     name: str
     rounds_us: tuple[float, ...]
     colour: str
     mark: int
+    dash: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +132,8 @@ def rounds_chart(series: Sequence[Series], told: str) -> Markup:
     parts = [_grid_y(y, "ms"), _ticks_x([(x.at(i), str(i)) for i in _whole_ticks(count)], "round")]
     for each in series:
         points = [(x.at(i), y.at(time / 1e3)) for i, time in enumerate(each.rounds_us, 1)]
-        line = tag("polyline", points=" ".join(f"{a:.1f},{b:.1f}" for a, b in points), class_="line")
+        drawn = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+        line = tag("polyline", points=drawn, class_="line", stroke_dasharray=_DASHES[each.dash % len(_DASHES)])
         parts.append(tag("g", tag("title", each.name), line, [mark(*p, each.mark) for p in points], class_=each.colour))
     return _chart(parts, told)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from collage.page._charts import FrontPoint, RatioScale, Series, front_chart, mark, rounds_chart
 from collage.page._contents import PageContents
 from collage.page._markup import Markup, join, tag
-from collage.page._picture import colour_of
+from collage.page._picture import row_colour
 from collage.page._table import table
-from collage.page._words import amount
+from collage.page._words import amount, number_of
 from collage.report import Row, by_runs, runs_per_s, title_of, verdict_of
 
 __all__ = ["comparison_section", "front_section"]
@@ -33,12 +32,13 @@ def comparison_section(contents: PageContents) -> Markup:
         else "The rows of this artefact were timed, but not in common rounds: their times differ by the machine's drift too."
     )
     cells = [_cells(contents, row, scale) for row in rows]
-    columns = ("row", "kernels", "precision", "time", "ratio", "95 % interval", "", "verdict")
+    axis = scale.axis() if ratios else ""
+    columns = ("row", "kernels", "precision", "time", "ratio", "95 % interval", axis, "verdict")
     return tag(
         "section",
         tag("h2", "The comparison"),
         tag("p", intro),
-        table("Every row of the comparison", columns, cells, numbers=(1, 3, 4, 5), class_="rows"),
+        table("Every row of the comparison", columns, cells, numbers=(1, 3, 4, 5), class_="rows stack"),
         _rounds(contents),
         id="comparison",
     )
@@ -88,7 +88,7 @@ def _cells(contents: PageContents, row: Row, scale: RatioScale) -> tuple[str, ..
     interval = "" if ratio is None or is_returned else f"{ratio.low:.2f} to {ratio.high:.2f}"
     bar = scale.bar(ratio, f"ratio {ratio.value:.2f}, {interval}") if ratio is not None and not is_returned else ""
     return (
-        join(tag("span", class_=f"swatch {_colour(contents, row)}", aria_hidden="true"), name),
+        join(tag("span", class_=f"swatch {row_colour(contents, row)}", aria_hidden="true"), name),
         "" if row.kernels is None else str(row.kernels),
         row.precision or "",
         shown,
@@ -103,18 +103,16 @@ def _runs(us: float) -> str:
     return f"{runs_per_s(us)} runs/s"
 
 
-def _colour(contents: PageContents, row: Row) -> str:
-    if row.verdict == "returned":
-        return "winner"
-    return "baseline" if row.kind == "baseline" else "mixed" if row.target is None else colour_of(contents, row.target)
-
-
 def _rounds(contents: PageContents) -> Markup:
     rows = [row for row in contents.report.rows if row.rounds_us]
     if not rows:
         return tag("p", "This artefact does not hold the single rounds.", class_="note")
     shown = rows[:_MOST_SERIES]
-    series = [Series(title_of(row), row.rounds_us, _colour(contents, row), i) for i, row in enumerate(shown)]
+    colours = [row_colour(contents, row) for row in shown]
+    series = [
+        Series(title_of(row), row.rounds_us, colour, i, colours[:i].count(colour))
+        for i, (row, colour) in enumerate(zip(shown, colours, strict=True))
+    ]
     told = f"Time of {len(series)} rows in each round of the comparison"
     legend = [
         tag("li", tag("svg", mark(8, 8, each.mark), class_=f"key {each.colour}", viewBox="0 0 16 16"), each.name)
@@ -147,17 +145,13 @@ def _points(front: Any) -> list[FrontPoint]:
     for each in entries:
         if not isinstance(each, Mapping):
             continue
-        error, time_ms = _number(each.get("error")), _number(each.get("time_ms"))
+        error, time_ms = number_of(each.get("error")), number_of(each.get("time_ms"))
         if error is None or time_ms is None:
             continue
-        ends, budget, plan = each.get("error_interval"), _number(each.get("budget")), each.get("plan")
-        low, high = map(_number, ends) if isinstance(ends, list | tuple) and len(ends) == 2 else (None, None)
+        ends, budget, plan = each.get("error_interval"), number_of(each.get("budget")), each.get("plan")
+        low, high = map(number_of, ends) if isinstance(ends, list | tuple) and len(ends) == 2 else (None, None)
         label = "" if budget is None else f"budget {budget:g}" if budget else "exact"
         bounds = (error if low is None else low, error if high is None else high)
         told = plan if isinstance(plan, str) else ""
         found.append(FrontPoint(label or told, time_ms * 1e3, error, *bounds, each.get("is_returned") is True, told))
     return found
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if type(value) in (int, float) and math.isfinite(value) and value >= 0 else None

@@ -40,11 +40,13 @@ class Operator:
         name: The node's name.
         op_type: Its type, with its domain if that is not ONNX's own.
         outputs: The values that it makes.
+        reads: Numbers of the operators of the same kernel whose values it reads, from 0.
     """
 
     name: str
     op_type: str
     outputs: tuple[Value, ...]
+    reads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,7 @@ def _kernels(recipe: Recipe, report: Report, folder: Path) -> tuple[KernelView, 
                 share=None if row is None else row.share,
                 rule="" if row is None else row.rule,
                 place=record.device if record.branch is None else f"branch {record.branch}",
-                operators=tuple(_operator(node, name) for node, name in zip(nodes, names, strict=True)),
+                operators=_operators(nodes, names),
                 reads=tuple(_value(name, known.get(name)) for name in record.inputs),
                 makes=tuple(_value(name, known.get(name)) for name in record.outputs),
                 bodies=() if row is None else row.bodies,
@@ -212,10 +214,15 @@ def _kernels(recipe: Recipe, report: Report, folder: Path) -> tuple[KernelView, 
     return tuple(views)
 
 
-def _operator(node: ir.Node, name: str) -> Operator:
-    op_type = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-    outputs = tuple(_value(str(value.name), value) for value in node.outputs if value.name)
-    return Operator(name, op_type, outputs)
+def _operators(nodes: Sequence[ir.Node], names: Sequence[str]) -> tuple[Operator, ...]:
+    makers = {id(value): number for number, node in enumerate(nodes) for value in node.outputs}
+    found = []
+    for node, name in zip(nodes, names, strict=True):
+        op_type = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        outputs = tuple(_value(str(value.name), value) for value in node.outputs if value.name)
+        reads = dict.fromkeys(makers[id(value)] for value in node.inputs if id(value) in makers)
+        found.append(Operator(name, op_type, outputs, tuple(reads)))
+    return tuple(found)
 
 
 def _value(name: str, value: ir.Value | None) -> Value:

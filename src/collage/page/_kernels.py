@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from collage.explain import KernelStatus, TriedKernel
 from collage.page._contents import KernelView, PageContents, Value
 from collage.page._markup import Markup, join, tag
-from collage.page._picture import colour_of, picture, told_operators
+from collage.page._picture import colour_of, operator_graph, picture, told_operators
 from collage.page._table import table
 from collage.page._words import amount, counted, percent
 from collage.report import short_name
@@ -67,6 +67,7 @@ def _overview(contents: PageContents) -> Markup:
         columns,
         rows,
         numbers=(2, 3, 4),
+        class_="stack",
     )
 
 
@@ -78,18 +79,20 @@ def _details(contents: PageContents, kernel: KernelView) -> Markup:
     facts = {
         "toolchain": _named(contents, kernel.target),
         "time": amount(kernel.time_us) + (f", {percent(kernel.share)} of the run" if kernel.share else ""),
-        "proposed by": kernel.rule or "not recorded",
+        "fusion rule": kernel.rule or "not recorded",
         **({} if kernel.place is None else {"runs in": kernel.place}),
     }
     rows = [
         (operator.name or "(unnamed)", operator.op_type, ", ".join(value.type or "?" for value in operator.outputs))
         for operator in kernel.operators
     ]
+    graph = operator_graph(contents, kernel)
     operators = tag(
         "details",
         tag("summary", f"{counted(len(rows), 'operator')}: {told_operators(kernel)}"),
-        table("Operators of this kernel", ("name", "type", "makes"), rows),
-        open=len(rows) <= 12,
+        tag("div", graph, class_="scroll inner", tabindex="0", role="region", aria_label="Operators") if graph else "",
+        table("Operators of this kernel", ("name", "type", "makes"), rows, class_="stack"),
+        open=len(rows) <= 12 or (len(contents.kernels) == 1 and bool(graph)),
     )
     return tag(
         "article",
@@ -127,7 +130,7 @@ def _runner_ups(contents: PageContents, kernel: KernelView) -> Markup:
     if not rows:
         return tag("p", "No other toolchain was measured on exactly these operators.", class_="note")
     caption = "Runner-ups: the same operators as one kernel of another toolchain"
-    return table(caption, ("toolchain", "time", "than this", ""), rows, numbers=(1, 2))
+    return table(caption, ("toolchain", "time", "than this", ""), rows, numbers=(1, 2), class_="stack")
 
 
 def _by_time(row: TriedKernel) -> tuple[bool, float]:

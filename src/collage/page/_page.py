@@ -13,7 +13,7 @@ from collage.page._kernels import model_section
 from collage.page._markup import Markup, join, tag
 from collage.page._picture import picture
 from collage.page._toolchains import toolchains_section
-from collage.page._verdict import verdict_section
+from collage.page._verdict import headline_of, verdict_section
 from collage.page._words import counted
 
 __all__ = ["as_html", "as_svg"]
@@ -28,16 +28,18 @@ _HAS_SCRIPT = 'document.documentElement.classList.add("js");'
 def as_html(contents: PageContents) -> str:
     """Return a page as HTML.
 
-    Its security policy allows the style and the script that are part of this package, by their digests, and nothing else.
+    Its security policy allows the style and the script that are part of this package, by their digests, and pictures that the
+    script draws. Everything else is refused.
     """
     style, script = _resource("page.css") + _resource("picture.css"), _resource("page.js")
     policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(_HAS_SCRIPT)}' '{_digest(script)}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; "
+        f"script-src '{_digest(_HAS_SCRIPT)}' '{_digest(script)}'; base-uri 'none'; form-action 'none'"
     )
     report = contents.report
     operators = sum(len(kernel.operators) for kernel in contents.kernels)
     version = f" by Collage {report.machine.collage}" if report.machine.collage else " by Collage"
+    summary = f"{headline_of(report)}: {contents.title} on {report.machine.cpu or 'an unknown processor'}"
     name = f"{contents.artefact}, " if contents.artefact else ""
     title = f"{contents.title}: report of Collage"
     head = tag(
@@ -47,6 +49,9 @@ def as_html(contents: PageContents) -> str:
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("title", title),
+        tag("meta", name="description", content=summary),
+        tag("meta", property="og:title", content=title),
+        tag("meta", property="og:description", content=summary),
         tag("style", Markup(style)),
         tag("script", Markup(_HAS_SCRIPT)),
     )
@@ -65,7 +70,12 @@ def as_html(contents: PageContents) -> str:
         "body",
         tag(
             "header",
-            tag("p", f"{name}{counted(operators, 'operator')}, compiled{version}", class_="kicker"),
+            tag(
+                "p",
+                f"{name}{counted(operators, 'operator')}, compiled{version}",
+                join(" on ", tag("span", report.date, class_="number")) if report.date else "",
+                class_="kicker",
+            ),
             tag("h1", contents.title),
             tag("nav", tag("ul", links), aria_label="Sections"),
         ),

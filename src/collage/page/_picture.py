@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from collage._errors import TargetError
 from collage.page._contents import KernelView, PageContents, Value
 from collage.page._layout import Box, Layout, Point, Size, lay_out
 from collage.page._markup import Markup, join, tag
 from collage.page._words import amount, counted, percent
-from collage.report import short_name
-from collage.target import HOST_TARGET
+from collage.report import Row, short_name
+from collage.target import HOST_TARGET, Target
 
-__all__ = ["colour_of", "picture", "time_strip", "told_operators"]
+__all__ = ["colour_of", "operator_graph", "picture", "row_colour", "time_strip", "told_operators"]
 
 _SIZE = Size(width=268.0, height=52.0, gap_x=16.0, gap_y=26.0, columns=4)
+_SMALL = Size(width=164.0, height=36.0, gap_x=10.0, gap_y=16.0, columns=3)
+# Operators of a kernel that are drawn one by one. Beyond that the picture is taller than several screens.
+_MOST_OPERATORS = 80
 _PORTS_SHOWN = 4
 _COLOURS = 8
+# Toolchains of the default menu have the same colour on every page, so that pages can be compared by eye.
+_FIXED = ("onnxruntime", "openvino", "tvm", "ncnn")
 _MOST_TITLED = 500
 """Most wires for which each one lists its values. Beyond that, labels would make the page large and could hardly be read."""
 _CORNER = 6.0
@@ -26,11 +32,29 @@ _LABELLED = (45.0, 20.0)
 
 
 def colour_of(contents: PageContents, target: str) -> str:
-    """Return the class that colours a target. The host is grey, since it runs operators that no target takes."""
-    if target == str(HOST_TARGET):
+    """Return the class that colours a target: one for each toolchain, whatever its options.
+
+    The host is grey, since it runs operators that no target takes.
+    """
+    own = _toolchain(target)
+    if own is None or target == str(HOST_TARGET):
         return "host"
-    targets = [each for each in contents.targets if each != str(HOST_TARGET)]
-    return f"t{targets.index(target) % _COLOURS}" if target in targets else "host"
+    others = dict.fromkeys(_toolchain(each) for each in contents.targets if each != str(HOST_TARGET))
+    order = [*_FIXED, *(each for each in others if each not in _FIXED)]
+    return f"t{order.index(own) % _COLOURS}" if own in order else "host"
+
+
+def row_colour(contents: PageContents, row: Row) -> str:
+    """Return the class that colours a row of the comparison: that of its toolchain, or one for all mixes."""
+    return "mixed" if row.kind == "mix" else colour_of(contents, row.target or row.name)
+
+
+def _toolchain(target: str) -> str | None:
+    """Return the toolchain of a target; None if the text is not a target."""
+    try:
+        return Target.parse(target).toolchain
+    except TargetError:
+        return None
 
 
 def told_operators(kernel: KernelView, most: int = 3) -> str:
@@ -68,7 +92,8 @@ def picture(contents: PageContents, *, has_links: bool = True) -> Markup:
     ]
     arrow = tag("path", d="M0 0L7 3.5L0 7z", class_="arrow")
     marker = tag("marker", arrow, id="arrow", markerWidth="7", markerHeight="7", refX="6.5", refY="3.5", orient="auto")
-    told = f"{len(contents.kernels)} kernels in the order of data, from the model's inputs at the top to its outputs"
+    count = counted(len(contents.kernels), "kernel")
+    told = f"{count} in the order of data, from the model's inputs at the top to its outputs"
     return tag(
         "svg",
         tag("title", told),
@@ -79,6 +104,43 @@ def picture(contents: PageContents, *, has_links: bool = True) -> Markup:
         class_="picture",
         role="group",
         aria_label=told,
+        width=layout.width,
+        height=layout.height,
+        viewBox=f"0 0 {layout.width:.6g} {layout.height:.6g}",
+    )
+
+
+def operator_graph(contents: PageContents, kernel: KernelView) -> Markup:
+    """Return the operators of a kernel as a graph; empty if there is one, or more than can be read."""
+    operators = kernel.operators
+    if not 1 < len(operators) <= _MOST_OPERATORS:
+        return join()
+    pairs = [(maker, reader) for reader, each in enumerate(operators) for maker in each.reads if maker < reader]
+    layout = lay_out(len(operators), pairs, _SMALL)
+    wires = [tag("path", d=_drawn(path), class_="wire", marker_end="url(#arrow)") for path in layout.paths]
+    boxes = [
+        tag(
+            "g",
+            tag("title", f"{each.name}: {each.op_type}"),
+            tag("rect", x=box.x, y=box.y, width=_SMALL.width, height=_SMALL.height, rx=_CORNER, class_="box"),
+            tag("text", _cut(each.op_type, 18), x=box.x + 8, y=box.y + 15, class_="name"),
+            tag(
+                "text",
+                _cut(each.outputs[0].type if each.outputs else "", 24),
+                x=box.x + 8,
+                y=box.y + 29,
+                class_="facts",
+            ),
+        )
+        for each, box in zip(operators, layout.boxes, strict=True)
+    ]
+    return tag(
+        "svg",
+        tag("g", wires, class_="wires", aria_hidden="true"),
+        boxes,
+        class_=f"picture {colour_of(contents, kernel.target)}",
+        role="img",
+        aria_label=f"{counted(len(operators), 'operator')} of {kernel.name} in the order of data",
         width=layout.width,
         height=layout.height,
         viewBox=f"0 0 {layout.width:.6g} {layout.height:.6g}",

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from collage.graph import known_operators
-from collage.page._contents import KernelView, Operator, PageContents, Value
+from collage.page._contents import KernelView, PageContents, Value
 from collage.report import ModelFacts
 from collage.target import Target
 
@@ -81,7 +81,9 @@ class _Names:
         walked = self.walk(dataclasses.replace(kernel, name="", operators=(), bodies=()))
         toolchain = Target.parse(kernel.target).toolchain
         operators = tuple(
-            Operator(self.text(each.name), self.op_type(each.op_type), self.walk(each.outputs))
+            dataclasses.replace(
+                each, name=self.text(each.name), op_type=self.op_type(each.op_type), outputs=self.walk(each.outputs)
+            )
             for each in kernel.operators
         )
         return dataclasses.replace(walked, name=f"{toolchain}_{kernel.number:02}", operators=operators)

@@ -155,7 +155,7 @@ def _same_operators(record: TriedRecord) -> Markup:
     more = f", and {left} more that took less" if left else ""
     caption = f"The same operators on several toolchains, each as one kernel measured alone{more}"
     columns = ("operators", *map(short_name, targets))
-    return table(caption, columns, cells, numbers=range(1, len(columns)))
+    return table(caption, columns, cells, numbers=range(1, len(columns)), class_="stack")
 
 
 def _fastest(row: TriedKernel | None, least: float) -> str:
@@ -185,4 +185,4 @@ def _answers(record: TriedRecord) -> Markup:
         told = reasons if answer.reason in answer.refuses else "; ".join(filter(None, (answer.reason, reasons)))
         rows.append((short_name(answer.target), whole, takes, told))
     columns = ("toolchain", "whole model, alone", "operators it takes", "what it says")
-    return table("The answers of the toolchains of the menu", columns, rows, numbers=(1, 2))
+    return table("The answers of the toolchains of the menu", columns, rows, numbers=(1, 2), class_="stack")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from collage.page._charts import RatioScale
 from collage.page._contents import PageContents
 from collage.page._markup import Markup, join, tag
 from collage.page._picture import colour_of, time_strip
-from collage.page._words import amount, counted, percent
+from collage.page._share import share_section, time_bars
+from collage.page._words import amount, counted, number_of, percent
 from collage.report import Gain, Ratio, Report, by_runs, objective_lines, short_name, title_of
 
-__all__ = ["compared", "verdict_section"]
+__all__ = ["compared", "headline_of", "verdict_section"]
 
 _OVER = {
     "baseline": "the original model",
@@ -20,6 +21,13 @@ _OVER = {
     "best_of_menu": "the best single toolchain at any precision",
 }
 _MOST_TYPES = 4
+_FALLS = {
+    "top1": "Top-1 accuracy falls by",
+    "top5": "Top-5 accuracy falls by",
+    "max-error": "Largest error",
+    "cosine": "Cosine similarity falls by",
+    "snr": "Noise over signal",
+}
 
 
 def verdict_section(contents: PageContents) -> Markup:
@@ -47,22 +55,30 @@ def compared(ratio: Ratio, other: str) -> str:
 def _gained(contents: PageContents) -> Markup:
     report = contents.report
     gains = report.gains
+    headline = headline_of(report)
     if not gains:
-        text = "No speed-up was measured: plans were not compared with each other."
-        return join(tag("p", tag("strong", text), class_="headline"), _answers(contents))
+        return join(tag("p", tag("strong", headline), class_="headline"), _answers(contents))
     scale = RatioScale.of([gain.ratio for gain in gains])
     first = gains[0]
-    columns = ("compared with", "times as fast", "95 % interval", "")
+    accuracy = _accuracy(report)
+    columns = ("compared with", "times as fast", "95 % interval", scale.axis())
     return join(
-        tag("p", tag("strong", _headline(first, report)), class_="headline"),
+        tag("p", tag("strong", headline), class_="headline"),
+        tag("p", tag("strong", accuracy), class_="headline second") if accuracy else "",
         _answers(contents, first),
         tag(
-            "table",
-            tag("caption", "Speed-up of the compiled model"),
-            tag("thead", tag("tr", [tag("th", text, scope="col") for text in columns])),
-            tag("tbody", [_gain_row(gain, report, scale) for gain in gains]),
-            class_="gains",
+            "div",
+            tag(
+                "table",
+                tag("caption", "Speed-up of the compiled model"),
+                tag("thead", tag("tr", [tag("th", text, scope="col") for text in columns])),
+                tag("tbody", [_gain_row(gain, report, scale) for gain in gains]),
+                class_="gains",
+            ),
+            tag("figure", time_bars(contents)),
+            class_="two",
         ),
+        share_section(contents, headline, _facts(report, accuracy)),
     )
 
 
@@ -71,7 +87,7 @@ def _answers(contents: PageContents, gain: Gain | None = None) -> Markup:
     report, numerics = contents.report, contents.report.numerics
     returned = report.returned
     time = None if returned is None else returned.measured_us
-    gained = [] if gain is None else [_interval(gain, report.winner)]
+    gained = [] if gain is None else [_interval(gain, report)]
     gained += [f"{line[0].upper()}{line[1:]}." for line in objective_lines(report)]
     if time is not None and not by_runs(report):
         gained.append(f"One run takes {amount(time.median)}.")
@@ -102,19 +118,77 @@ def _answers(contents: PageContents, gain: Gain | None = None) -> Markup:
     )
 
 
-def _headline(gain: Gain, report: Report) -> str:
+def headline_of(report: Report) -> str:
+    """Return the gain in one sentence."""
+    if not report.gains:
+        return "No speed-up was measured: plans were not compared with each other."
+    gain = report.gains[0]
     lines = objective_lines(report)
     if lines and report.objective.get("name") != "latency":
         return f"{lines[0][0].upper()}{lines[0][1:]}"
     if gain.row == report.winner:
         return f"{short_name(report.winner)} alone is returned: no plan was faster"
-    return compared(gain.ratio, _OVER[gain.over])
+    return compared(gain.ratio, _other(gain, report))
 
 
-def _interval(gain: Gain, winner: str) -> str:
+def _other(gain: Gain, report: Report) -> str:
+    """Return what a gain is over; a baseline that the user chose has its name."""
+    row = report.row(gain.row)
+    is_chosen = gain.over == "baseline" and row is not None and row.kernels is not None
+    return f"the whole model on {short_name(row.target or row.name)}" if row and is_chosen else _OVER[gain.over]
+
+
+def _accuracy(report: Report) -> str:
+    """Return the effect of reduced precision on the answers in one sentence; empty if the plan keeps the model's own.
+
+    The form of this section of a report is free, so nothing is taken for granted.
+    """
+    metrics, limits = report.precision.get("metrics"), report.precision.get("limits")
+    if not isinstance(metrics, Mapping) or not metrics:
+        return ""
+    bounds = {
+        each["metric"]: number_of(each.get("most"))
+        for each in (limits if isinstance(limits, list | tuple) else ())
+        if isinstance(each, Mapping) and isinstance(each.get("metric"), str)
+    }
+    name = next((name for name in bounds if name in metrics), next(iter(metrics)))
+    found = metrics[name]
+    drop = number_of(found.get("drop")) if isinstance(found, Mapping) else None
+    if drop is None:
+        return ""
+    figure = _as_share if name in ("top1", "top5") else _as_number
+    ends = found.get("interval")
+    low, high = map(number_of, ends) if isinstance(ends, list | tuple) and len(ends) == 2 else (None, None)
+    interval = "" if low is None or high is None or low == high else f" ({figure(low)} to {figure(high)})"
+    most = bounds.get(name)
+    allowed = "" if most is None else f"; at most {figure(most)} is allowed"
+    return f"{_FALLS.get(name, f'{name} falls by')} {figure(drop)}{interval}{allowed}"
+
+
+def _as_share(value: float) -> str:
+    return f"{value:.1%}".replace("%", " %")
+
+
+def _as_number(value: float) -> str:
+    return f"{value:.2g}"
+
+
+def _facts(report: Report, accuracy: str) -> list[str]:
+    """Return the sentences below a picture or a table that leaves the page: the error, the machine, versions and the day."""
+    error = report.numerics.max_rel_error
+    right = (
+        f"Outputs agree with the original to {error:.0e} of their size" if error is not None and not accuracy else ""
+    )
+    machine = report.machine
+    cores = f", {counted(machine.cores, 'processor')}" if machine.cores else ""
+    day = f", {report.date}" if report.date else ""
+    return [line for line in (accuracy, right, f"{machine.cpu}{cores}", f"Collage {machine.collage}{day}") if line]
+
+
+def _interval(gain: Gain, report: Report) -> str:
     ratio = gain.ratio
-    if gain.row == winner:
-        return f"Nothing over {_OVER[gain.over]}, which is returned itself."
+    if gain.row == report.winner:
+        return f"Nothing over {_other(gain, report)}, which is returned itself."
     lost = "Nothing, it is slower: " if ratio.high < 1.0 else ""
     told = f"{lost}{ratio.value:.2f} times, with 95 % confidence {ratio.low:.2f} to {ratio.high:.2f}."
     return f"{told} A difference is not proven." if ratio.low <= 1.0 <= ratio.high else told
@@ -128,7 +202,7 @@ def _gain_row(gain: Gain, report: Report, scale: RatioScale) -> Markup:
         "tr",
         tag(
             "th",
-            _OVER[gain.over],
+            _other(gain, report),
             tag("br"),
             tag("small", short_name(gain.row) if row is None else title_of(row)),
             scope="row",

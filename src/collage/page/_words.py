@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["amount", "counted", "percent"]
+import math
+from typing import Any
+
+__all__ = ["amount", "counted", "number_of", "percent"]
 
 
 def amount(time_us: float | None) -> str:
@@ -26,3 +29,8 @@ def percent(share: float | None) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number of things in words that fit: ``1 kernel``, ``2 kernels``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def number_of(value: Any) -> float | None:
+    """Return a value of a section of free form as a number; None if it is not a finite one from zero up."""
+    return float(value) if type(value) in (int, float) and math.isfinite(value) and value >= 0 else None

@@ -90,3 +90,46 @@
   });
   window.addEventListener("beforeprint", () => { for (const box of boxes) box.classList.remove("dim"); });
 })();
+
+// Copies the summary, and saves the card as a picture. Both stay on this machine.
+(() => {
+  const share = document.querySelector(".share");
+  if (!share) return;
+  share.hidden = false;
+  const told = document.getElementById("shared");
+
+  document.getElementById("copy").addEventListener("click", async () => {
+    const field = document.getElementById("markdown");
+    try {
+      await navigator.clipboard.writeText(field.value);
+    } catch { // Some browsers keep the clipboard from pages in files.
+      field.hidden = false;
+      field.select();
+      if (!document.execCommand("copy")) return void (told.textContent = "Press Ctrl+C to copy the text below.");
+      field.hidden = true;
+    }
+    told.textContent = "Copied.";
+  });
+
+  document.getElementById("save").addEventListener("click", () => {
+    const card = document.querySelector(".card").cloneNode(true);
+    const style = document.createElementNS(card.namespaceURI, "style");
+    style.textContent = document.querySelector("head style").textContent;
+    card.prepend(style);
+    const drawn = new Image();
+    drawn.addEventListener("load", () => {
+      const canvas = document.createElement("canvas");
+      canvas.width = 2 * drawn.width;
+      canvas.height = 2 * drawn.height;
+      const pen = canvas.getContext("2d");
+      pen.scale(2, 2);
+      pen.drawImage(drawn, 0, 0);
+      const link = document.createElement("a");
+      link.download = `${document.querySelector("h1").textContent.replace(/[^\w.-]+/g, "-")}.png`;
+      link.href = canvas.toDataURL("image/png");
+      link.click();
+      told.textContent = `Saved as ${link.download}.`;
+    });
+    drawn.src = `data:image/svg+xml,${encodeURIComponent(new XMLSerializer().serializeToString(card))}`;
+  });
+})();

@@ -358,6 +358,8 @@ class ReportValues:
         tried: Section of the candidates that were tried.
         front: Section of the front of time against error.
         objective: Section of the objective, by its ``name``, and of the limits; empty in reports from before there were any.
+        date: Day of the compilation in UTC, as ``2026-11-27``; empty if it is not known.
+        command: The command that repeats the compilation, without folders and the timing database; empty if it is not known.
         schema: Version of the report.
     """
 
@@ -380,6 +382,8 @@ class ReportValues:
     tried: Mapping[str, Any] = field(default_factory=dict)
     front: Mapping[str, Any] = field(default_factory=dict)
     objective: Mapping[str, Any] = field(default_factory=dict)
+    date: str = ""
+    command: str = ""
     schema: int = SCHEMA
 
     @property

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from collage._errors import ArtefactError, UsageError
+from collage.runtime._checked_before import note_as_checked, was_checked
 from collage.runtime._executable import Executable
 from collage.runtime._machine_fit import fitting_streams, fitting_threads
 from collage.runtime._made_on import Fit, MadeOn
@@ -60,7 +61,7 @@ def load(
         debug: Check the inputs and outputs of every kernel, on every call.
         lazy: Load kernels at the first run, or in ``warm_up``: for servers that load before they fork.
         trusted: Skip the check of the models in the artefact, which takes a second. For artefacts of your own. Every byte is
-            still compared with its digest.
+            still compared with its digest. An artefact that this user has loaded before is not checked again.
         threads: Threads of each kernel. None uses those of the compilation, or fewer if this machine has fewer.
 
     Returns:
@@ -81,11 +82,13 @@ def load(
     try:
         recipe, manifest = verify_bytes(folder)
         available = toolchains or registry()
-        if not trusted:
-            check = ModelCheck(folder, is_here=rebuild or not all(kernel.is_built for kernel in recipe.kernels))
+        reads_models = rebuild or not all(kernel.is_built for kernel in recipe.kernels)
+        if not trusted and (reads_models or not was_checked(manifest)):
+            check = ModelCheck(folder, is_here=reads_models)
         reasons = _to_build(recipe, manifest, available, rebuild)
         if check is not None:
             check.finish()
+            note_as_checked(manifest)
         if reasons:
             own = own or _copy(folder)
             recipe = _rebuild(recipe, own, reasons, available)

@@ -45,6 +45,7 @@ class IndexCheck:
         counts_back: True if negative indices count from the end.
         is_count: True for numbers of elements, which may be as large as the length.
         is_certain: False if an index beyond may be right: the operator is in a body that may not run, or a cast wraps the index.
+        offset: A number that the kernel adds to each index.
     """
 
     operator: str
@@ -53,6 +54,7 @@ class IndexCheck:
     counts_back: bool = True
     is_count: bool = False
     is_certain: bool = True
+    offset: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """JSON values only."""
@@ -71,7 +73,10 @@ class IndexCheck:
             str(data["operator"]),
             index if isinstance(index, int) else tuple(map(_pair, index)),
             tuple(lengths),
-            *(bool(data[name]) for name in ("counts_back", "is_count", "is_certain")),
+            counts_back=bool(data["counts_back"]),
+            is_count=bool(data["is_count"]),
+            is_certain=bool(data["is_certain"]),
+            offset=int(data["offset"]),
         )
 
     def reads(self) -> Iterable[int]:
@@ -200,6 +205,8 @@ def _check(check: IndexCheck, names: Sequence[str], inputs: int) -> _Check:
                 sizes.append(int(value.shape[n[1]] if n[0] < inputs else value[n[1]]))
         return sizes
 
+    shift = f" {'+' if check.offset > 0 else '-'} {abs(check.offset)}" if check.offset else ""
+
     def exactly(values: Sequence[Tensor]) -> None:
         for entry, length in enumerate(lengths(values)):
             least, largest = -length if check.counts_back else 0, length - (not check.is_count)
@@ -207,16 +214,16 @@ def _check(check: IndexCheck, names: Sequence[str], inputs: int) -> _Check:
                 indices = values[check.index]
                 indices = indices if len(check.lengths) == 1 else indices[..., entry]
                 low, high = (int(indices.min()), int(indices.max())) if indices.size else (0, -1)
-                name = names[check.index]
+                low, high, name = low + check.offset, high + check.offset, names[check.index] + shift
             else:
                 (low, high), name = check.index[entry], "a constant"
             if low <= high and not least <= low <= high <= largest:
                 raise _beyond(check, name, high if low >= least else low, least, largest)
 
     numbers = [n for n in check.lengths if isinstance(n, int)]
-    if not isinstance(check.index, int) or len(numbers) < len(check.lengths):
+    if not isinstance(check.index, int) or len(numbers) < len(check.lengths) or check.offset < 0:
         return exactly
-    position, most = check.index, min(numbers) - (not check.is_count)
+    position, most = check.index, min(numbers) - (not check.is_count) - check.offset
 
     def quickly(values: Sequence[Tensor]) -> None:
         x = values[position]

@@ -87,7 +87,7 @@ def support_for(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:
     ):  # The domain of kernels, see ``graph.KERNEL_DOMAIN``, which loading a kernel does not need.
         return Support(False, "it is a kernel that was made earlier")
     if not _checks_indices(toolchain, target):
-        from collage.toolchains._index_checks import refusal
+        from collage.toolchains._index_uses import refusal
 
         if (reason := refusal(node, _checks_sizes_of(toolchain))) is not None:
             return Support(False, reason)

@@ -23,7 +23,7 @@ _DIGITS = 8
 _SHARED = "collage.toolchains"
 _SHARED_FOLDER = Path(__file__).parent
 
-_AROUND = ("_checked_kernel.py", "_index_checks.py")
+_AROUND = ("_checked_kernel.py", "_index_checks.py", "_index_uses.py")
 """Modules that stand between every toolchain and its callers."""
 
 _parsing = threading.Lock()

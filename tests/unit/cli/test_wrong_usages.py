@@ -26,6 +26,13 @@ complie m.onnx -o o.collage
 compile m.onnx
 compile m.onnx n.onnx -o o.collage
 compile gone.onnx -o o.collage
+compile . -o o.collage
+compile m.onnx -o n.onnx
+compile m.onnx -o o.collage -t ""
+compile m.onnx -o o.collage --threads 2.5
+compile m.onnx -o o.collage --threads -1
+compile m.onnx -o o.collage --data gone --max-drop 1%
+compile m.onnx -o o.collage --plan gone.json
 compile https://example.org/m.onnx -o o.collage
 compile m.onnx -o gone/o.collage
 compile m.onnx -o m.tar.gz

@@ -33,6 +33,7 @@ def contents(kernels: int = 3, operators: int = 4, *, prefix: str = "/net", has_
                         f"{prefix}/block{i}/{TYPES[(i + j) % 6]}_{j}",
                         TYPES[(i + j) % 6],
                         (Value(f"{prefix}/block{i}/out{j}", "float32[1, 8, 32, 32]"),),
+                        tuple({max(j - 1, 0), j // 2} - {j}),
                     )
                     for j in range(operators)
                 ),
@@ -92,7 +93,7 @@ def report(views: list[KernelView], prefix: str = "/net") -> Report:
                 "onnxruntime",
                 "baseline",
                 "baseline",
-                None,
+                MENU[0],
                 None,
                 None,
                 Ratio(1.31, 1.27, 1.36),
@@ -117,6 +118,8 @@ def report(views: list[KernelView], prefix: str = "/net") -> Report:
         ),
         warnings=(f"values of '{prefix}/value0' are NaN in places",),
         machine=Machine("Example CPU @ 3 GHz", 2, 8 << 30, "Linux x86_64", "0.1.0", {MENU[1]: "openvino 2026.4.1"}),
+        date="2026-11-27",
+        command=f"collage compile {prefix.strip('/')}.onnx -o model.collage",
     )
 
 

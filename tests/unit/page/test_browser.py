@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,3 +132,32 @@ def test_it_prints(browser: Page, tmp_path: Path) -> None:
     assert browser.value("document.documentElement.scrollWidth") <= 718  # A4 less its margins.
     browser.call("Emulation.setEmulatedMedia", media="screen")
     assert browser.errors == []
+
+
+def test_the_summary_is_copied_and_the_card_saved(browser: Page, tmp_path: Path) -> None:
+    browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    browser.open(written(tmp_path, contents(5)))
+    browser.click("#copy")
+    told = "document.getElementById('shared').textContent"
+    assert _eventually(browser, told, "Copied.") or "Ctrl+C" in browser.value(told)
+    browser.click("#save")
+    assert _eventually(browser, told, "Saved as net.onnx.png.")
+    end = time.monotonic() + 10
+    while not (tmp_path / "net.onnx.png").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert (tmp_path / "net.onnx.png").read_bytes().startswith(b"\x89PNG")
+    assert browser.errors == []
+
+
+def _eventually(browser: Page, expression: str, wanted: str) -> bool:
+    end = time.monotonic() + 5
+    while browser.value(expression) != wanted and time.monotonic() < end:
+        time.sleep(0.05)
+    return bool(browser.value(expression) == wanted)
+
+
+def test_tables_need_no_second_dimension_on_a_phone(browser: Page, tmp_path: Path) -> None:
+    browser.open(written(tmp_path, contents(5)), width=390, height=844)
+    wide = "[...document.querySelectorAll('.stack')].filter(e => e.scrollWidth > e.parentNode.clientWidth + 1).length"
+    assert browser.value("document.querySelectorAll('.stack').length") > 5
+    assert browser.value(wide) == 0

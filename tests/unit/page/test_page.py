@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import re
 from typing import Any
 
 import pytest
-from tests.unit.page.made_up import contents
+from tests.unit.page.made_up import MENU, contents
 from tests.unit.page.test_markup import Reader
 
 from collage.explain import NodeRanges
 from collage.page import as_html, as_svg, redacted
+from collage.page._picture import colour_of, row_colour
 from collage.page._words import amount, counted, percent
 from collage.report import BodyKernelRow, Ratio, Report, SearchFacts
 
@@ -47,6 +49,107 @@ def test_the_headline_claims_no_more_than_the_interval(ratio: Ratio, told: str) 
     html = as_html(dataclasses.replace(page, report=dataclasses.replace(page.report, rows=rows)))
     headline = re.search(r'class="headline"><strong>(.*?)</strong>', html)
     assert headline is not None and headline[1] == told
+
+
+def test_a_baseline_that_the_user_chose_has_its_name() -> None:
+    page = contents()
+    rows = [
+        dataclasses.replace(row, kernels=1, target=MENU[1]) if row.kind == "baseline" else row
+        for row in page.report.rows
+    ]
+    told = text_of(as_html(dataclasses.replace(page, report=dataclasses.replace(page.report, rows=tuple(rows)))))
+    assert "1.31 times as fast as the whole model on openvino" in told
+
+
+PRECISION = {
+    "limits": [{"metric": "top1", "most": 0.005}],
+    "metrics": {
+        "max-error": {"drop": 0.02, "interval": [0.02, 0.02]},
+        "top1": {"drop": 0.001, "interval": [0.0, 0.004], "samples": 800},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        (PRECISION, "Top-1 accuracy falls by 0.1 % (0.0 % to 0.4 %); at most 0.5 % is allowed"),
+        (
+            {**PRECISION, "limits": [{"metric": "max-error", "most": 0.03}]},
+            "Largest error 0.02; at most 0.03 is allowed",
+        ),
+        ({**PRECISION, "limits": [3, {"metric": []}]}, "Largest error 0.02"),
+        ({}, ""),
+        ({"metrics": {}}, ""),
+        ({"metrics": {"top1": {"drop": "x"}}}, ""),
+        ({"metrics": {"top1": 1}, "limits": 1}, ""),
+    ],
+)
+def test_coarser_numbers_have_their_effect_on_answers_beside_the_gain(section: Any, told: str) -> None:
+    page = contents()
+    html = as_html(dataclasses.replace(page, report=dataclasses.replace(page.report, precision=section)))
+    second = re.search(r'class="headline second"><strong>(.*?)</strong>', html)
+    assert (second[1] if second else "") == told
+
+
+def test_a_toolchain_has_one_colour_in_every_part_of_the_page_and_on_every_page() -> None:
+    page = contents()
+    again = dataclasses.replace(page.report.rows[1], name="int8", target=f"{MENU[1]} -precision=int8")
+    report = dataclasses.replace(page.report, menu=(MENU[2], MENU[1]), rows=(*page.report.rows, again))
+    html = as_html(dataclasses.replace(page, report=report))
+    assert {row_colour(page, row) for row in report.rows if row.target and "openvino" in row.target} == {"t1"}
+    assert colour_of(dataclasses.replace(page, report=report), MENU[1]) == colour_of(page, MENU[1]) == "t1"
+    chart = html[html.index('class="chart"') : html.index('class="keys"')]
+    assert re.findall(r'<g class="(t\d|mixed)">', chart) == ["mixed", "t1", "t0", "t1"]
+    assert chart.count("stroke-dasharray") == 1
+
+
+def test_the_page_says_when_it_was_made_and_by_which_command() -> None:
+    first = text_of(as_html(contents()).partition('id="model"')[0])
+    assert "compiled by Collage 0.1.0 on 2026-11-27" in first
+    assert "To repeat it: collage compile net.onnx -o model.collage" in first
+    older = dataclasses.replace(contents().report, date="", command="")
+    assert "To repeat it" not in as_html(dataclasses.replace(contents(), report=older))
+    assert "secret" not in as_html(redacted(contents(prefix="/secret")))
+
+
+def test_the_summary_is_a_table_in_markdown_with_the_machine_and_the_command() -> None:
+    text = html.unescape(re.findall(r"<textarea[^>]*>(.*?)</textarea>", as_html(contents()), re.DOTALL)[0])
+    assert text.startswith("**1.31 times as fast as the original model** (net.onnx)\n\n")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in rows}) == 1 and set(rows[1]) == {"|", "-"}
+    assert "| \\* mix 1 | 3 |  | 10.000 | 1 | returned |" in rows
+    assert "Example CPU @ 3 GHz, 2 processors" in text and "\n    collage compile net.onnx -o model.collage\n" in text
+    attacked = as_html(contents(prefix="/a|b\n# c"))
+    text = html.unescape(re.findall(r"<textarea[^>]*>(.*?)</textarea>", attacked, re.DOTALL)[0])
+    assert "(a\\|b" in text and "\n# c" not in text.partition("    collage")[0]
+
+
+def test_the_card_is_a_picture_of_its_own() -> None:
+    import xml.etree.ElementTree as ET
+
+    page = as_html(contents(prefix=ATTACK))
+    card = page[
+        page.index('<svg xmlns="http://www.w3.org/2000/svg" class="card"') : page.index(
+            "</div>", page.index('id="card"')
+        )
+    ]
+    root = ET.fromstring(card)
+    words = " ".join(root.itertext())
+    assert "1.31 times as fast as the original model" in words and "returned (mix 1): 10 ms" in words
+    assert "what you have (onnxruntime, the original file): 13.1 ms" in words and "2026-11-27" in words
+    bars = [each for each in root.iter() if each.get("class") == "fill"]
+    assert len(bars) == 2 + 3, "one for each row, and one for each toolchain of what is returned"
+
+
+@pytest.mark.parametrize(("operators", "is_drawn"), [(1, False), (2, True), (80, True), (81, False)])
+def test_the_operators_of_a_kernel_are_a_graph_if_it_can_be_read(operators: int, is_drawn: bool) -> None:
+    page = as_html(contents(1, operators))
+    assert ('aria-label="Operators"' in page) is is_drawn
+    inner = page[page.index('aria-label="Operators"') : page.index("Operators of this kernel")] if is_drawn else ""
+    assert inner.count('class="box"') == (operators if is_drawn else 0)
+    read = sum(len(each.reads) for each in contents(1, operators).kernels[0].operators)
+    assert inner.count('class="wire"') == (read if is_drawn else 0)
 
 
 def test_kernels_of_bodies_are_shown_and_a_redacted_page_has_none() -> None:
@@ -99,7 +202,7 @@ def test_the_policy_allows_the_style_and_the_script_of_the_page_and_nothing_else
 
     html = as_html(contents())
     policy = next(value for name, value in Reader(html).attributes if name == "content" and "default-src" in str(value))
-    assert policy is not None and policy.startswith("default-src 'none'; ")
+    assert policy is not None and policy.startswith("default-src 'none'; img-src data:; ")
     for element in ("style", "script"):
         bodies = re.findall(rf"<{element}>(.*?)</{element}>", html, re.DOTALL)
         digests = [base64.b64encode(hashlib.sha256(body.encode()).digest()).decode() for body in bodies]

@@ -37,6 +37,11 @@ class session:
 """
 
 
+@pytest.fixture(autouse=True)
+def nothing_was_checked_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+
+
 def told(program: str, folder: Path) -> tuple[int, list[str]]:
     command = [sys.executable, "-c", program, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

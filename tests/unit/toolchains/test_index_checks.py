@@ -14,7 +14,8 @@ from collage._errors import Unsupported
 from collage.frontend import read_model
 from collage.graph import FROM_LENGTHS, DataflowGraph, IndexSet, SubGraph, extract, structural_hash
 from collage.testing._explicit_plan import executable_of
-from collage.toolchains._index_checks import refusal, with_index_checks
+from collage.toolchains._index_checks import with_index_checks
+from collage.toolchains._index_uses import refusal
 from collage.transform import prepare
 
 _X = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])

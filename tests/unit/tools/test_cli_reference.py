@@ -13,7 +13,10 @@ def test_every_command_has_a_section_and_its_options() -> None:
     text = page()
     for words in ("compile", "run", "bench", "db merge", "toolchain check"):
         assert f"## `collage {words}`" in text
-    assert "| `--threads <int range>` |" in text
+    assert "| `--threads N` |" in text
+    bench = text.partition("## `collage bench`")[2].partition("\n## ")[0]
+    assert "`--dim NAME=V[:W,V:W...]`" in bench and "as for `collage compile`" in bench
+    assert "Representative length" not in bench
     assert "--measure-budget" not in text, "options for experts are in the help only"
 
 

@@ -233,8 +233,7 @@ class _NarrowSessionKernel:
         self._passed_on = [name in compiled.inputs for name in compiled.outputs]
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        held = [np.asarray(x, order="C") for x in inputs]  # An OrtValue does not keep its array alive.
-        feeds = {name: to_ort(x, narrow) for (name, narrow), x in zip(self._inputs, held, strict=True)}
+        feeds = {name: to_ort(x, narrow) for (name, narrow), x in zip(self._inputs, inputs, strict=True)}
         self._move_off()
         results = self._run(feeds, self._outputs, None)
         arrays = [from_ort(value, narrow) for value, narrow in zip(results, self._output_types, strict=True)]
@@ -243,21 +242,24 @@ class _NarrowSessionKernel:
 
 
 def to_ort(x: Tensor, narrow: ir.DataType | None) -> Any:
-    """Return an array as an ``OrtValue``; ``narrow`` is its type if NumPy lacks that."""
+    """Return an array as an ``OrtValue`` in memory of its own; ``narrow`` is its type if NumPy lacks that."""
     from onnxruntime.capi import _pybind_state as binding
 
     x = np.asarray(x, order="C")
     if x.dtype.hasobject:
         return _text_value(x)
-    if narrow is None:
-        device = binding.OrtDevice(binding.OrtDevice.cpu(), binding.OrtDevice.default_memory(), 0)
-        return binding.OrtValue.ortvalue_from_numpy(x, device)
-    if x.dtype != narrow.numpy():
+    if narrow is not None and x.dtype != narrow.numpy():
         raise Unsupported(f"onnxruntime was given {x.dtype} where its kernel takes {narrow}")
-    data = x.view(np.uint8 if x.itemsize == 1 else np.uint16)
-    if narrow.bitwidth < 8:
-        data = _packed(data, narrow.bitwidth)
-    return binding.OrtValue.ortvalue_from_numpy_with_onnx_type(data, int(narrow))
+    device = binding.OrtDevice(binding.OrtDevice.cpu(), binding.OrtDevice.default_memory(), 0)
+    # An OrtValue over an array's memory does not keep the array alive.
+    if narrow is None:
+        made = binding.OrtValue.ortvalue_from_shape_and_type(list(x.shape), x.dtype.type, device)
+    else:
+        made = binding.OrtValue.ortvalue_from_shape_and_onnx_type(list(x.shape), int(narrow), device)
+    data = x if narrow is None or narrow.bitwidth >= 8 else _packed(x.view(np.uint8), narrow.bitwidth)
+    if data.size:
+        ctypes.memmove(made.data_ptr(), data.ctypes.data, data.nbytes)
+    return made
 
 
 def _text_value(x: Tensor) -> Any:
@@ -291,13 +293,12 @@ def from_ort(value: Any, narrow: ir.DataType | None) -> Tensor:
 
 
 def _packed(data: Tensor, bits: int) -> Tensor:
-    """Pack small integers, lowest bits first, into the front of an array of the same shape."""
+    """Pack small integers, lowest bits first."""
     flat, per_byte = data.reshape(-1) & ((1 << bits) - 1), 8 // bits
-    packed = np.zeros(data.shape, np.uint8)
-    front = packed.reshape(-1)
+    packed = np.zeros(-(-flat.size // per_byte), np.uint8)
     for place in range(per_byte):
         part = flat[place::per_byte] << (bits * place)
-        front[: part.size] |= part
+        packed[: part.size] |= part
     return packed
 
 

@@ -111,8 +111,7 @@ def run_session(
     """Return values of a session by name; ``narrow`` holds the types that NumPy lacks, by name."""
     if narrow.keys().isdisjoint((*feeds, *names)):
         return dict(zip(names, session.run(names, dict(feeds)), strict=True))
-    held = {name: np.asarray(x, order="C") for name, x in feeds.items()}  # An OrtValue does not keep its array alive.
-    given = {name: to_ort(x, narrow.get(name)) for name, x in held.items()}
+    given = {name: to_ort(x, narrow.get(name)) for name, x in feeds.items()}
     results = session._sess.run_with_ort_values(given, names, None)
     return {name: from_ort(value, narrow.get(name)) for name, value in zip(names, results, strict=True)}
 

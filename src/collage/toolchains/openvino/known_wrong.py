@@ -241,6 +241,11 @@ def _returns_masked_scores(node: ir.Node) -> bool:
     return is_used and is_masked and bool(node.attributes.get_int("is_causal"))
 
 
+def _is_of_integers(node: ir.Node) -> bool:
+    dtype = None if node.inputs[0] is None else elem_type(node.inputs[0])
+    return dtype is not None and dtype.is_integer()
+
+
 def _text(node: ir.Node, name: str, default: str) -> str:
     attribute = node.attributes.get(name)
     return default if attribute is None else attribute.as_string()
@@ -328,6 +333,11 @@ DEFECTS: Sequence[KnownDefect] = (
     ),
     KnownDefect("Attention", "openvino ignores the windows of Attention", _has_window),
     KnownDefect("Attention", "openvino does not mask the scores that causal Attention returns", _returns_masked_scores),
+    KnownDefect(
+        "Resize",
+        "openvino rounds integers in Resize, where ONNX cuts off their fractions",
+        lambda node: _text(node, "mode", "nearest") != "nearest" and _is_of_integers(node),
+    ),
     KnownDefect(
         "Resize",
         "openvino does not keep the aspect ratio in Resize",

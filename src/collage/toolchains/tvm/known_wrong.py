@@ -90,6 +90,12 @@ def known_wrong(node: ir.Node) -> str | None:
         return f"tvm's Resize ignores {ignored}"
     if node.op_type == "Resize" and node.inputs[0] is not None and _is_wider_than_float(node.inputs[0]):
         return "tvm's Resize converts its input to float32, even if that has fewer digits or a smaller range"
+    if (
+        node.op_type == "Resize"
+        and node.attributes.get_string("mode", "nearest") != "nearest"
+        and _is_of_integers(node)
+    ):
+        return "tvm's Resize loses a step of integers: it cuts off the fractions of sums that are just below a whole number"
     if node.op_type == "Resize" and node.domain == "" and _halves_inexactly(node):
         return "tvm's Resize rounds coordinates that lie between two elements to either of them"
     values = (*node.inputs, *node.outputs)
