@@ -107,9 +107,9 @@ def _option(text: str) -> str:
 
 def _cell(text: str) -> str:
     """Return a text for a cell of a table."""
-    return re.sub(r" May be repeated\.|; may be repeated| \[[\dx<=>.]+\]|; x>=\d+(?=\])", "", " ".join(text.split())).replace(
-        "|", "\\|"
-    )
+    return re.sub(
+        r" May be repeated\.|; may be repeated| \[[\dx<=>.]+\]|; x>=\d+(?=\])", "", " ".join(text.split())
+    ).replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def with_unicode_texts(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _others(model: onnx.ModelProto) -> Iterator[tuple[Any, Any, int | None, bytes]]:
+def _others(model: onnx.ModelProto) -> Iterator[tuple[Any, Any, int | None, Any]]:
     """Yield each text that is not Unicode: the message, the field, the index if the field is a list, and the bytes."""
     for message in itertools.islice(_messages(model), _MOST_MESSAGES):
         for field, value in _texts(message):

@@ -107,9 +107,8 @@ class WorkerPool:
             try:
                 with build_lock():
                     told = self.call(target, "availability", self._limits.start_s, target=str(target))
-                found = Availability(
-                    **{name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
-                )
+                lists: dict[str, Any] = {key: tuple(value) for key, value in told.items() if isinstance(value, list)}
+                found = Availability(**{**told, **lists})
                 if reason := self._quarantine.recorded(target.toolchain, self._with_revision(target, found.build)):
                     found = dataclasses.replace(found, available=False, reason=reason)
                 self._available[name] = found
