@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from collage._errors import Unsupported
+from collage._errors import InputError, Unsupported
 from collage.frontend import read_model
 from collage.graph import FROM_LENGTHS, DataflowGraph, IndexSet, SubGraph, extract, structural_hash
 from collage.testing._explicit_plan import executable_of
@@ -95,3 +95,35 @@ def test_openvino_is_given_no_number_of_largest_elements_that_is_computed() -> N
     number = helper.make_tensor_value_info("k", TensorProto.INT64, [1])
     file = _model([helper.make_node("TopK", ["x", "k"], ["y", "places"], axis=0)], [_X, number])
     assert "TopK" in str(refusal(prepare(read_model(file)).graph[-1], OpenVinoToolchain.checks_sizes_of))
+
+
+@pytest.mark.parametrize("shift", [2, -2])
+def test_indices_that_are_an_input_plus_a_constant_are_checked_as_that_input(shift: int) -> None:
+    nodes = [helper.make_node("Add", ["c", "i"], ["j"]), helper.make_node("Gather", ["x", "j"], ["y"])]
+    file = _model(nodes, [_given("x", 5, 4), _given("i", 1)], c=[shift])
+    assert not with_index_checks(prepare(read_model(file))).outputs
+    executable, x = executable_of(file, "openvino"), np.arange(20, dtype=np.float32).reshape(5, 4)
+    for index in (*range(-8, 9), 2**63 - 1, -(2**63)):
+        feeds = {"x": x, "i": np.array([index])}
+        if -5 <= index + shift < 5:
+            assert executable.run(feeds)["y"].tolist() == x[[index + shift]].tolist()
+        else:
+            with pytest.raises(InputError, match="beyond"):
+                executable.run(feeds)
+
+
+def test_entries_of_points_are_told_apart_where_they_are_used() -> None:
+    nodes = [helper.make_node("Transpose", ["i"], ["t"]), helper.make_node("GatherND", ["x", "t"], ["y"])]
+    executable = executable_of(_model(nodes, [_given("x", 9, 2), _given("i", 2, 3)]), "openvino")
+    x = np.arange(18, dtype=np.float32).reshape(9, 2)
+    assert executable.run({"x": x, "i": np.array([[8, 0, 3], [0, 1, 1]])})["y"].tolist() == [16, 1, 7]
+    for row, column, index in ((1, 2, 2), (1, 0, 900), (0, 1, 9)):
+        points = np.array([[8, 0, 3], [0, 1, 1]])
+        points[row, column] = index
+        with pytest.raises(InputError, match="beyond"):
+            executable.run({"x": x, "i": points})
+
+
+def _given(name: str, *shape: int) -> onnx.ValueInfoProto:
+    kind = TensorProto.INT64 if name == "i" else TensorProto.FLOAT
+    return helper.make_tensor_value_info(name, kind, shape)
