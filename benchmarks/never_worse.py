@@ -64,10 +64,10 @@ def random_model(seed: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
 
-def partitionings(model: ir.Model, targets: Sequence[str], database: str) -> dict[str, ir.Model]:
+def partitionings(model: ir.Model, targets: Sequence[str], options: collage.CompileOptions) -> dict[str, ir.Model]:
     """Return the partitioned models by name, that of the pass first."""
     with PassContext(config={"collage.enable_collage": True}):
-        found = {"pass": CollageFuseOps(targets, options=collage.CompileOptions(db=database))(model)}
+        found = {"pass": CollageFuseOps(targets, options=options)(model)}
     return found | {f"partition_for {target}": FuseOps()(partition_for(model, target)) for target in targets[1:]}
 
 
@@ -76,11 +76,12 @@ def kernels(model: ir.Model) -> str:
     return " + ".join(call.metadata.get("target", "llvm").rpartition("=")[2] for call in kernels_of(model))
 
 
-def race(seed: int, targets: Sequence[str], folder: Path, rounds: int, database: str) -> tuple[float, float]:
+def race(
+    seed: int, targets: Sequence[str], folder: Path, rounds: int, options: collage.CompileOptions
+) -> tuple[float, float]:
     """Race one graph, print its line, and return the interval of the worst ratio."""
     model = prepare(read_model(random_model(seed)))
-    models = partitionings(model, targets, database)
-    options = collage.CompileOptions(db=database)
+    models = partitionings(model, targets, options)
     built: dict[str, Executable] = {name: collage.build(each, options=options) for name, each in models.items()}
     paths = {name: exe.save(folder / f"{seed}_{name.replace(' ', '_')}.collage") for name, exe in built.items()}
     worst = 0.0, 0.0
@@ -101,13 +102,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser(__doc__, targets=("llvm", "onednn"), rounds=15)
     parser.add_argument("--graphs", type=int, default=10, help="default: %(default)s")
     parser.add_argument("--first", type=int, default=0, help="seed of the first graph (default: %(default)s)")
+    parser.add_argument(
+        "--time-budget", type=float, default=40.0, help="seconds to search a graph (default: %(default)s)"
+    )
     parser.add_argument("--db", help="timing database; an empty one by default")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="collage-never-worse-") as scratch:
         folder = Path(scratch)
-        database = options.db or str(folder / "timings.sqlite")
+        made = collage.CompileOptions(
+            db=options.db or str(folder / "timings.sqlite"), time_budget_s=options.time_budget
+        )
         seeds = range(options.first, options.first + options.graphs)
-        found = [race(seed, options.targets.split(","), folder, options.rounds, database) for seed in seeds]
+        found = [race(seed, options.targets.split(","), folder, options.rounds, made) for seed in seeds]
     slower = sum(low > ENOUGH for low, _ in found)
     print(f"{slower} of {len(found)} slower than classic partitioning beyond doubt")
     return int(slower > 0)
