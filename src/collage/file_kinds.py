@@ -18,7 +18,12 @@ _KINDS: tuple[tuple[bytes, int, str, str], ...] = (
     (b"\x28\xb5\x2f\xfd", 0, "compressed with zstd", "unzstd it first"),
     (b"TFL3", 4, "a model of TensorFlow Lite", "convert it with tf2onnx: python -m tf2onnx.convert --tflite"),
     (b"\x89HDF", 0, "a file of HDF5, as Keras writes", "convert it with tf2onnx"),
-    (b"\x80\x02", 0, "a pickle, as PyTorch writes", "export the network from PyTorch with torch.onnx.export"),
+    (
+        b"\x80\x02",
+        0,
+        "objects of Python, as PyTorch saves them",
+        "export the network from PyTorch with torch.onnx.export",
+    ),
     (b"GGUF", 0, "weights in GGUF", "export the network from PyTorch with torch.onnx.export"),
     (b"\x89PNG", 0, "a picture", "give the model, and pictures with --data"),
     (b"\xff\xd8\xff", 0, "a picture", "give the model, and pictures with --data"),

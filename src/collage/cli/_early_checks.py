@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from collage._errors import ModelError, TargetError, UsageError
@@ -36,10 +37,14 @@ def check_model_file(model: Path) -> None:
 
 
 def check_paths(options: CompileOptions) -> None:
-    """Refuse files that options name and that do not exist."""
+    """Refuse files and modules that options name and that do not exist."""
     for flag, path in (("--data", options.data), ("--plan", options.plan), ("--devices", options.devices)):
         if isinstance(path, str | Path) and not Path(path).exists():
             raise UsageError(f"{flag} {path}: there is no such file")
+    kind, _, function = (options.metric or "").partition(":")
+    module = function.partition(":")[0].partition(".")[0]
+    if kind == "python" and find_spec(module) is None and not (Path(f"{module}.py").exists() or Path(module).is_dir()):
+        raise UsageError(f"--metric {options.metric}: there is no module {module!r}", hint="python:MODULE:FUNCTION")
 
 
 def check_name(output: Path) -> None:

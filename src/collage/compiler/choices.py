@@ -129,7 +129,7 @@ def _read(graph: DataflowGraph, menu: Sequence[Target], text: str, nodes: str, t
             bits |= 1 << i
     if not bits:
         names = [str(node.name) for node in graph.nodes]
-        near = difflib.get_close_matches(nodes, [*names, *{node.op_type for node in graph.nodes}], 3, 0.5)
+        near = difflib.get_close_matches(nodes, sorted({*names, *(node.op_type for node in graph.nodes)}), 3, 0.5)
         meant = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
         raise UsageError(f"{text!r}: no operator of the prepared model is called {nodes!r} or of that type{meant}")
     everything = [*menu, HOST_TARGET]

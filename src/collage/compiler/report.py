@@ -252,12 +252,19 @@ def _mixes_magnitudes(problem: Problem, session: MeasureSession) -> list[str]:
         return []
     names = [str(value.name) for value in problem.model.graph.outputs]
     floats = [name for name in names if name in session.values and session.values.dtype(name).startswith("float")]
-    mixed = [name for name in floats if is_mixed(np.abs(session.values.right(name).astype(np.float64)))]
+    mixed = [name for name in floats if is_mixed(*_magnitudes(session, name))]
     return [
         f"output {name!r} holds numbers of several magnitudes, such as fill values, or boxes beside scores: the accuracy "
         "budget is relative to the size of each"
         for name in mixed
     ]
+
+
+def _magnitudes(session: MeasureSession, name: str) -> list[np.ndarray[Any, Any]]:
+    """Return the magnitudes of an output on ordinary inputs, and on others if they have the same lengths."""
+    stores = [session.values, *map(ValueStore, session.other_folders[:1])]
+    found = [np.abs(store.right(name).astype(np.float64)) for store in stores if name in store]
+    return [each for each in found if each.shape == found[0].shape]
 
 
 def _drops_nan(standing: FinalistResult | None) -> list[str]:

@@ -32,7 +32,7 @@ def time_bars(contents: PageContents, **place: float) -> Markup:
     parts = []
     for number, (row, time) in enumerate(zip(rows, times, strict=True)):
         y = number * _ROW
-        label = f"{_role(row)} ({title_of(row)}): {_figure(contents, time)}"
+        label = f"{_role(contents, row)} ({title_of(row)}): {_figure(contents, time)}"
         parts += [
             tag("g", tag("text", label, x=0, y=y + 13, class_="strong" if row.verdict == "returned" else None)),
             *_bar(contents, row, y + 18, 100.0 * time / longest),
@@ -43,17 +43,27 @@ def time_bars(contents: PageContents, **place: float) -> Markup:
 
 
 def _compared(contents: PageContents) -> list[Row]:
-    """Return the rows of the gains and the returned one, the slowest first."""
+    """Return the rows of the gains and the returned one, the slowest first.
+
+    If the best toolchain alone is returned, the fastest other one is there, too.
+    """
     report = contents.report
     names = dict.fromkeys([*(gain.row for gain in report.gains), report.winner])
     rows = [row for name in names if (row := report.row(name)) is not None]
+    if not any(row.kind == "single" and row.verdict != "returned" for row in rows):
+        own = {row_colour(contents, row) for row in rows if row.verdict == "returned"}
+        others = [
+            row for row in report.rows if row.kind == "single" and row.time_us and row_colour(contents, row) not in own
+        ]
+        rows += sorted(others, key=lambda row: row.time_us or 0.0)[:1]
     return sorted(rows, key=lambda row: (row.verdict == "returned", -(row.time_us or 0.0)))
 
 
-def _role(row: Row) -> str:
+def _role(contents: PageContents, row: Row) -> str:
     if row.verdict == "returned":
         return "returned"
-    return "what you have" if row.kind == "baseline" else "best single toolchain"
+    is_best = any(gain.row == row.name and gain.over != "baseline" for gain in contents.report.gains)
+    return "what you have" if row.kind == "baseline" else "best single toolchain" if is_best else "best of the others"
 
 
 def _figure(contents: PageContents, time_us: float) -> str:

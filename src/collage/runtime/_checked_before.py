@@ -1,7 +1,7 @@
 """The record of artefacts whose models this user has checked before, so that a second load need not check them again.
 
-An entry is an empty file in a folder of the user's own that nobody else may write to. Its name is a digest of the manifest, which
-holds the digest of every file, and of the version that checked. So an entry is of these bytes and no others.
+An entry is an empty file in a folder that only this user may write to. Its name is a digest of the manifest and of the version
+that checked. The manifest holds the digest of every file, so an entry is of these bytes and no others.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _name(manifest: Mapping[str, Any]) -> str:
 
 
 def _is_own(path: Path, is_kind: Any) -> bool:
-    """Return True if a path is of a kind, is no link, and only this user may write to it."""
+    """Return True if a path is of a kind, is not a link, and only this user may write to it."""
     try:
         found = path.lstat()
     except OSError:

@@ -105,7 +105,7 @@ def test_losses_are_first_and_red_and_noise_is_told() -> None:
     html = page([{"date": "2026-11-27", "machine": {"cpu": "A <CPU>", "cores": 2}, "models": models}])
     rows = re.findall(r'<tr class="(lost|even|won)"><th scope="row">(\w+)</th><td[^>]*>([\d.]+)', html)
     assert rows == [("lost", "loses", "0.80"), ("even", "even", "1.00"), ("won", "gains", "1.50")]
-    assert "slower on 1 of 3" in html and "differs by 5.0% at most on 3 models. 1 of the intervals" in html
+    assert "slower on 1 of 3" in html and "off by 5.0% at most on 3 models, and 1 of its intervals" in html
     assert "A &lt;CPU&gt;" in html and "it takes images only" in html
 
 

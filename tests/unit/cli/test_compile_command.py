@@ -101,9 +101,9 @@ def test_the_limit_is_told_before_anything_is_compiled(
 ) -> None:
     words = ["compile", "m.onnx", "-o", str(tmp_path / "o.collage"), "--json", "--threads", "4096"]
     with pytest.raises(SystemExit):
-        main([*words, "--precision", "int8", "--data", "samples"])
+        main([*words, "--precision", "int8", "--data", str(tmp_path)])
     said = capsys.readouterr().err
     assert "may drop by at most 1.00%" in said and "4096 on" in said
     with pytest.raises(SystemExit):
-        main([*words, "--data", "samples"])
+        main([*words, "--data", str(tmp_path)])
     assert "--data decides nothing" in capsys.readouterr().err

@@ -85,7 +85,7 @@ def test_without_a_file_nothing_changes(asked: list[tuple[Any, CompileOptions]])
         ("[compile]\nno-tuned = true", "did you mean 'use-tuned'?"),
         ("[compile]\ntarget = [['a']]", "target is not a list of plain values"),
         ("[compile]\nsearch = 'quick'", "quick"),
-        ("[compile]\nthreads = 'many'", "valid integer"),
+        ("[compile]\nthreads = 'many'", "whole number"),
         ("[compile", "is not TOML"),
         ("\xff", "is not TOML"),
     ],

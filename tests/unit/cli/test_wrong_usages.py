@@ -49,6 +49,7 @@ compile m.onnx -o o.collage --max-drop 120%
 compile m.onnx -o o.collage --accuracy-budget tiny
 compile m.onnx -o o.collage --metric top1
 compile m.onnx -o o.collage --metric best --max-drop 1%
+compile m.onnx -o o.collage --metric python:nowhere:score --max-drop 1%
 compile m.onnx -o o.collage -t gpu
 compile m.onnx -o o.collage -t openvin
 compile m.onnx -o o.collage -t llvm,openvino

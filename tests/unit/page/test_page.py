@@ -143,6 +143,17 @@ def test_the_card_is_a_picture_of_its_own() -> None:
     assert len(bars) == 2 + 3, "one for each row, and one for each toolchain of what is returned"
 
 
+def test_bars_show_the_fastest_other_toolchain_if_the_best_one_is_returned() -> None:
+    page = contents()
+    rows = [row for row in page.report.rows if row.name != "mix 1"]
+    own = dataclasses.replace(rows[0], verdict="returned", ratio=Ratio(1, 1, 1))
+    other = dataclasses.replace(rows[2], time_us=2.2e4, ratio=Ratio(2, 2, 2))
+    again = dataclasses.replace(own, name="openvino -threads=1", verdict="slower", time_us=1.1e4)
+    report = dataclasses.replace(page.report, rows=(own, again, rows[1], other), winner=own.name)
+    told = re.search(r'class="times"[^>]*aria-label="([^"]*)"', as_html(dataclasses.replace(page, report=report)))
+    assert told is not None and told[1] == "llvm 22 ms; onnxruntime, the original file 13.1 ms; openvino 10.8 ms"
+
+
 @pytest.mark.parametrize(("operators", "is_drawn"), [(1, False), (2, True), (80, True), (81, False)])
 def test_the_operators_of_a_kernel_are_a_graph_if_it_can_be_read(operators: int, is_drawn: bool) -> None:
     page = as_html(contents(1, operators))

@@ -73,7 +73,8 @@ class OpenVinoToolchain(ToolchainBase):
 
     name = "openvino"
     targets = ("llvm -compiler=openvino",)
-    checks_sizes_of = ("ConstantOfShape", "CumSum", "GatherElements", "OneHot", "Pad", "Slice", "TopK", "Trilu")
+    # Not TopK: two runs that it refuses, for a number of 0, corrupt the memory of the process.
+    checks_sizes_of = ("ConstantOfShape", "CumSum", "GatherElements", "OneHot", "Pad", "Slice", "Trilu")
     reads_contributed = True
     options = {
         "threads": "number of threads (default: one for each physical core)",
