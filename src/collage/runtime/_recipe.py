@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -208,8 +208,10 @@ class Recipe:
             ValueError: A value is of another type than its field, or out of its bounds.
             KeyError: The report or the builds are missing.
         """
-        own = {name: value for name, value in data.items() if name != "report"}
-        recipe: Recipe = from_json(cls, {**own, "builds": data["toolchains"]}, longest_text=_LONGEST_TEXT)
+        own = {each.name: data[each.name] for each in fields(cls) if each.name in data and each.name != "report"}
+        recipe: Recipe = from_json(
+            cls, {**own, "builds": data["toolchains"]}, is_strict=True, longest_text=_LONGEST_TEXT
+        )
         return replace(recipe, report=Report.from_json(data["report"]))
 
 
