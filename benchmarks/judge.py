@@ -1,6 +1,10 @@
 """The power of the judge: planted faults that it finds, and healthy libraries that it accuses.
 
     python -m benchmarks.judge MODEL.onnx ... [--with factor=2] [--with gap=inf] [--with margin=0]
+    python -m benchmarks.judge --folder DIR "text detector 4" notes nudity ...
+
+The second form takes models of ``benchmarks.real_models``, on the inputs there. Where a fault changes no output by more than the
+tolerance, there is nothing to find.
 
 Each fault is planted in one operator of a model. The model runs operator by operator on every set of checking inputs. The
 outputs of that operator are judged as kernels are. Beside it stands the yardstick before evidence: 1e-4 of the largest output
@@ -19,6 +23,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+from benchmarks.real_models import MODELS, fetched
 
 from collage.frontend import PROBES, free_dimensions, make_inputs, probe_inputs, read_model
 from collage.measure import _evidence_worker
@@ -151,15 +156,16 @@ FAULTS: Mapping[str, tuple[Callable[[onnx.NodeProto], bool], Callable[..., dict[
 }
 
 
-def sets_of(path: Path, dims: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield inputs: ordinary ones, others, and all kinds of probing inputs."""
+def sets_of(path: Path, dims: Sequence[str], real: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """Yield inputs: ordinary ones, which may be real, others unless they are, and all kinds of probing inputs."""
     model = read_model(path)
     free = free_dimensions(model, (), ())
     told = dict(each.split("=", 1) for each in dims)
     lengths = {name: int(length) for name, length in told.items() if name in free}
-    first = make_inputs(model, 0, lengths)
+    first = make_inputs(model, 0, lengths) if real is None else dict(real)
     yield first
-    yield make_inputs(model, 3, lengths)
+    if real is None:
+        yield make_inputs(model, 3, lengths)
     for kind in PROBES:
         if (made := probe_inputs(model, kind, first)) is not None:
             yield made
@@ -184,18 +190,20 @@ def why_wrong(
     right: Mapping[str, Any],
     usual: Mapping[str, Any],
     original: bool,
+    beside: Mapping[str, Any],
 ) -> str | None:
     """Judge as Collage does: by the tolerance, and by evidence where that does not decide."""
     doubtful = [
         name
         for name in right
-        if name in made and not judge(made[name], right[name], TOLERANCE, usual=usual.get(name)).ok
+        if name in made
+        and not judge(made[name], right[name], TOLERANCE, usual=usual.get(name), beside=beside.get(name)).ok
     ]
     if not doubtful:
         return None
     witness = Witness(path, is_original=original)
     outputs, references = {n: made[n] for n in doubtful}, {n: right[n] for n in doubtful}
-    found = settled(witness, feeds, outputs, references, TOLERANCE, usual, _evidence_worker.MARGIN)
+    found = settled(witness, feeds, outputs, references, TOLERANCE, usual, _evidence_worker.MARGIN, beside=beside)
     return next((each.reason for each in found.values() if not each.ok), None)
 
 
@@ -224,6 +232,8 @@ def planted(
         return None
     model.place = node = places[-1]
     names, usual = [each for each in node.output if each], dict[str, Any]()
+    model.fault = lambda run, node, operands, call: run(node, operands)
+    beside = model.run(feeds[1], names, PLAIN) if len(feeds) > 1 else {}
     is_found, was_found, change = False, False, 0.0
     for number, each in enumerate(feeds):
         model.fault = lambda run, node, operands, call: run(node, operands)
@@ -234,7 +244,7 @@ def planted(
         differences = [judge(made[output], right[output], np.inf, usual=usual.get(output)).max_rel for output in names]
         change = max([change, *differences])
         file = kernel_file(folder, path, node, operands)
-        is_found = is_found or why_wrong(file, operands, made, right, usual if number else {}, False) is not None
+        is_found = is_found or why_wrong(file, operands, made, right, usual, False, beside) is not None
         usual = usual or right
     return f"{node.op_type} {node.name or node.output[0]}", is_found, was_found, change
 
@@ -257,7 +267,8 @@ HEALTHY: Mapping[str, Callable[[Path, Mapping[str, Any]], Mapping[str, Any]]] = 
 def main() -> None:
     """Print a row for each fault and model, and one for each healthy library and model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("models", nargs="+", help="files, or names of real models")
+    parser.add_argument("--folder", type=Path, default=Path.home() / ".cache" / "collage-real-models")
     parser.add_argument("--dim", action="append", default=[], help="SYMBOL=LENGTH")
     parser.add_argument("--with", action="append", default=[], dest="changed", metavar="CONSTANT=VALUE")
     told = parser.parse_args()
@@ -266,40 +277,46 @@ def main() -> None:
         setattr(module, attribute, float(value))
     counts = {"found": 0, "found before": 0, "planted": 0, "accused": 0, "accused before": 0, "healthy": 0}
     print(
-        "| model | planted, or healthy | found or accused | by the old yardstick | operator or reason |\n|---|---|---|---|---|"
+        "| model | planted, or healthy | found or accused | by the old yardstick | change and operator, or reason |\n"
+        "|---|---|---|---|---|"
     )
-    for path in told.models:
-        feeds = list(sets_of(path, told.dim))
+    for named in told.models:
+        real, title = MODELS.get(named), Path(named).stem
+        path = Path(named) if real is None else fetched(real, told.folder)
+        feeds = list(sets_of(path, told.dim, None if real is None else real.feeds()))
         with tempfile.TemporaryDirectory() as folder:
             for name in FAULTS:
                 if (found := planted(path, feeds, name, Path(folder))) is not None:
                     place, is_found, was_found, change = found
-                    counts["planted"] += 1
+                    is_visible = change > TOLERANCE or is_found
+                    counts["planted"] += is_visible
                     counts["found"] += is_found
                     counts["found before"] += was_found
+                    verdict = _word(is_found) if is_visible else "nothing to find"
                     print(
-                        f"| {path.stem} | {name} | {_word(is_found)} | {_word(was_found)} | changes {change:.0e}: {place[:60]} |",
+                        f"| {title} | {name} | {verdict} | {_word(was_found)} | {change:.0e}: {place[:60]} |",
                         flush=True,
                     )
         model = Planted(path)
         for name, run in HEALTHY.items():
             reason, before, usual = None, False, dict[str, Any]()
+            beside = model.run(feeds[1], model.outputs, PLAIN) if len(feeds) > 1 else {}
             for each in feeds:
                 right = model.run(each, model.outputs, PLAIN)
                 try:
                     made = run(path, each)
                 except Exception as error:
-                    print(f"| {path.stem} | {name} | does not run | | {str(error)[:60]!r} |", flush=True)
+                    print(f"| {title} | {name} | does not run | | {str(error)[:60]!r} |", flush=True)
                     break
                 before = before or by_the_largest(made, right)
-                reason = reason or why_wrong(path, each, made, right, usual, True)
+                reason = reason or why_wrong(path, each, made, right, usual, True, beside)
                 usual = usual or right
             else:
                 counts["healthy"] += 1
                 counts["accused"] += reason is not None
                 counts["accused before"] += before
                 print(
-                    f"| {path.stem} | {name} | {_word(reason is not None)} | {_word(before)} | {reason or ''} |",
+                    f"| {title} | {name} | {_word(reason is not None)} | {_word(before)} | {reason or ''} |",
                     flush=True,
                 )
     print(

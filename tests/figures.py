@@ -6,18 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from collage.report import Report, Row, Times
-
-_STATUSES = {
-    "wrong": "wrong",
-    "over budget": "wrong",
-    "unavailable": "unsupported",
-    "refused": "unsupported",
-    "failed": "compile error",
-    "crashed": "crash",
-    "time-out": "time-out",
-    "out of memory": "out of memory",
-}
-"""The status of a measurement that a verdict tells of; that of all others is ok."""
+from collage.status import OUTCOMES, Status
 
 
 def figures(report: Report) -> dict[str, Any]:
@@ -36,7 +25,7 @@ def figures(report: Report) -> dict[str, Any]:
 def _single(row: Row) -> dict[str, Any]:
     return {
         "target": row.target,
-        "status": _STATUSES.get(row.verdict, "ok"),
+        "status": _status(row.verdict),
         "raced": row.ratio is not None,
         "measured_us": _times(row),
         "reason": row.reason,
@@ -47,3 +36,9 @@ def _single(row: Row) -> dict[str, Any]:
 def _times(row: Row) -> dict[str, float] | None:
     time: Times | None = row.measured_us
     return None if time is None else {"median": time.median, "p10": time.p10, "p90": time.p90}
+
+
+def _status(verdict: Status) -> Status:
+    """Return the status of a measurement that a verdict tells of."""
+    others = {Status.OVER_BUDGET: Status.WRONG, Status.UNAVAILABLE: Status.REFUSED}
+    return others.get(verdict, verdict if verdict in OUTCOMES else Status.OK)

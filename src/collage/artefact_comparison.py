@@ -11,10 +11,10 @@ from typing import Any
 
 from collage._errors import UsageError
 from collage.benchmark import artefact_on, length_of, open_track, opened, raced, row_of
-from collage.explain import TriedRecord, read_record
+from collage.explain import chosen_kernels, read_record
 from collage.frontend import Lengths
 from collage.inspection import describe_environment
-from collage.runtime import Recipe
+from collage.runtime import Recipe, kernel_rows
 from collage.store import shown
 from collage.system.scratch import scratch
 
@@ -129,7 +129,7 @@ def _version_changes(one: Recipe, other: Recipe) -> list[dict[str, Any]]:
 
 def _plan_changes(one: Recipe, folder: Path, other: Recipe, other_folder: Path) -> dict[str, Any]:
     """Return what differs between two plans, by the names of operators, as far as the artefacts tell."""
-    owners = [_owners(read_record(each) or TriedRecord((), (), "")) for each in (folder, other_folder)]
+    owners = [_owners(*each) for each in ((one, folder), (other, other_folder))]
     moved: dict[tuple[str, str], list[str]] = {}
     for name in owners[0].keys() & owners[1].keys():
         pair = owners[0][name], owners[1][name]
@@ -147,6 +147,10 @@ def _plan_changes(one: Recipe, folder: Path, other: Recipe, other_folder: Path) 
     }
 
 
-def _owners(record: TriedRecord) -> dict[str, str]:
+def _owners(recipe: Recipe, folder: Path) -> dict[str, str]:
     """Return the target of each operator, by the operator's name."""
-    return {record.names[i]: chosen.kernel.target for chosen in record.kernels for i in chosen.kernel.nodes}
+    record = read_record(folder)
+    if record is None:
+        return {}
+    chosen = chosen_kernels(record, kernel_rows(recipe)).values()
+    return {record.names[i]: each.kernel.target for each in chosen for i in each.kernel.nodes}

@@ -15,7 +15,6 @@ import onnx_ir as ir
 
 from collage import runtime
 from collage._errors import CollageError, ToolchainError, UsageError
-from collage.cost.outcome import Status
 from collage.database.database import Database
 from collage.frontend import (
     Lengths,
@@ -38,6 +37,7 @@ from collage.measure.reference_run import capture_made_up
 from collage.measure.session import MeasureSession
 from collage.measure.track import ComparisonPlan
 from collage.runtime import Recipe, verify
+from collage.status import Status
 from collage.store import shown
 from collage.system.scratch import scratch
 from collage.target import Target, TargetLike
@@ -243,7 +243,7 @@ def vendors_on(
         try:
             compiled = track.session.build(track.model, target)
         except ToolchainError as error:
-            failures[vendor.name] = FinalistResult(vendor, Status.COMPILE_ERROR, reason=str(error))
+            failures[vendor.name] = FinalistResult(vendor, Status.FAILED, reason=str(error))
             continue
         vendors.append(replace(vendor, arguments={**vendor.arguments, "compiled": compiled.as_json()}))
     return vendors, failures

@@ -12,10 +12,11 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.cost.workload_key import WorkloadKey
 from collage.database import Database, FactKind
+from collage.status import Status
 from collage.toolchains import Registry
 from tests.fixed_time_toolchain import DeclaredToolchain
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from collage._errors import WorkerDied
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.database.database import Database
 from collage.database.queries import listing, statistics
 from collage.measure import quarantine as quarantine_module
@@ -17,6 +17,7 @@ from collage.measure.jobs import Job
 from collage.measure.quarantine import Quarantine, Quarantined
 from collage.measure.session import MeasureSession
 from collage.measure.worker_pool import Limits
+from collage.status import Status
 from collage.target import Target
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
@@ -40,7 +41,7 @@ def measure(database: Database, folder: Path, misbehaviour: str, numbers: range,
         toolchains, database, folder, limits=Limits(memory_bytes=3 << 30), **options
     ) as measure_session:  # type: ignore[arg-type]
         if not measure_session.availability(TARGET).available:
-            return [Outcome(Status.UNSUPPORTED, measure_session.availability(TARGET).reason)]
+            return [Outcome(Status.REFUSED, measure_session.availability(TARGET).reason)]
         measure_session.values.put("x", np.ones(4, np.float32))
         measure_session.values.put("y", -np.ones(4, np.float32))
         measure_session.values.flush()
@@ -50,14 +51,14 @@ def measure(database: Database, folder: Path, misbehaviour: str, numbers: range,
 def test_after_three_jobs_it_is_left_alone_also_by_the_next_session(tmp_path: Path) -> None:
     with Database(str(tmp_path / "t.sqlite")) as database:
         outcomes = measure(database, tmp_path, "compile:exit", range(5))
-        assert [outcome.status for outcome in outcomes] == [Status.CRASH] * 5
+        assert [outcome.status for outcome in outcomes] == [Status.CRASHED] * 5
         assert "code 3" in str(outcomes[2].reason)
         assert "not tried" in str(outcomes[3].reason)
         # What was not tried is not known.
         assert len(list(listing(database))) == 3
         assert [row["toolchain"] for row in statistics(database)["quarantined"]] == ["fake"]
         (later,) = measure(database, tmp_path, "compile:exit", range(5))
-        assert later.status is Status.UNSUPPORTED
+        assert later.status is Status.REFUSED
         assert "quarantined" in str(later.reason)
         assert "--remeasure" in str(later.reason)
         again = measure(database, tmp_path, "compile:exit", range(1), remeasure=True)

@@ -11,10 +11,11 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.measure.jobs import Job
 from collage.measure.session import MeasureSession
+from collage.status import Status
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
 from collage.workers.worker import Worker
@@ -70,5 +71,5 @@ def compiled(
 
 def plan_of(executable: collage.Executable) -> list[tuple[str, int]]:
     """Return toolchain and number of operators of each kernel."""
-    kernels = executable.explain().record.kernels
-    return [(each.kernel.target.split("=")[-1], len(each.kernel.nodes)) for each in kernels]
+    kernels = executable.explain().kernels
+    return [(each.chosen.kernel.target.split("=")[-1], len(each.chosen.kernel.nodes)) for each in kernels]

@@ -11,10 +11,10 @@ import pytest
 from collage._errors import UsageError
 from collage.artefact_comparison import compare_artefacts
 from collage.cli import main
-from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
 from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.race import Comparison
+from collage.status import Status
 from collage.testing import executable_of
 from tests.e2e.declared_chain import chain
 

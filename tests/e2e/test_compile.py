@@ -53,7 +53,7 @@ def test_outputs_match_onnx_runtime(compiled: collage.Executable, mixed_model: P
 def test_the_report_says_what_the_design_promises(compiled: collage.Executable) -> None:
     report = compiled.report
     assert {row["target"]: row["status"] for row in figures(report)["singles"]} == {
-        "llvm": "unsupported",
+        "llvm": "refused",
         "llvm -compiler=onnxruntime": "ok",
         "llvm -compiler=openvino": "ok",
     }

@@ -16,9 +16,9 @@ import collage
 from collage._errors import NothingCanRun, UsageError, WrongAnswer
 from collage.byoc import partition_for
 from collage.compiler.dry_run import dry_run
-from collage.cost.outcome import Status
 from collage.measure.one_kernel import measure
 from collage.plan_file import PlanFile, PlanFileKernel, read_plan
+from collage.status import Status
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
 from collage.workers.worker import Worker

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 import collage
 from collage.compiler.final_comparison import finalist_of
 from collage.compiler.problem import Problem
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Interval, Summary
 from collage.database.database import Database
 from collage.measure.bench_findings import keep_faster
@@ -28,6 +28,7 @@ from collage.measure.race import Comparison
 from collage.measure.session import MeasureSession
 from collage.plan import Plan
 from collage.runtime import Recipe
+from collage.status import Status
 from collage.target import Target
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry

@@ -14,11 +14,12 @@ from onnx import TensorProto, helper
 
 import collage
 from collage._errors import UsageError
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.measure.jobs import Job
 from collage.measure.session import MeasureSession
 from collage.search import SearchResult, measure_all, result_of_cover, strategies
+from collage.status import Status
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
 from collage.workers.worker import Worker

@@ -11,11 +11,11 @@ import pytest
 from collage import benchmark
 from collage.benchmark import OURS
 from collage.cli._report import print_bench
-from collage.cost.outcome import Status
 from collage.cost.statistics import Interval
 from collage.database.database import Database
 from collage.measure.bench_findings import faster_targets, keep_faster
 from collage.measure.finalist import Finalist, FinalistResult
+from collage.status import Status
 
 
 def standing(name: str, low: float, high: float, **more: Any) -> FinalistResult:

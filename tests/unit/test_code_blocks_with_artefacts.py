@@ -29,7 +29,7 @@ from tests.unit.test_code_blocks import ALL, Block, block_id
 
 import collage
 from collage import transform
-from collage.explain import TRIED, write_record
+from collage.explain import RECORD, write_record
 from collage.options import CompileOptions
 from collage.plan_file import PlanFile, PlanFileKernel
 from collage.runtime import Executable
@@ -71,7 +71,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path
             recipe = replace(executable.recipe, report=sample(), model={"sha256": "a" * 64, "path": "model.onnx"})
             executable.recipe, executable.report = recipe, recipe.report
             write_record(full_record(), executable.workspace)
-            assert (executable.workspace / TRIED).exists()
+            assert (executable.workspace / RECORD).exists()
             onnx.save(model, str(folder / "model.onnx"))
             path = executable.save(folder / "model.collage")
             executable.save(folder / "model.collage.zip")

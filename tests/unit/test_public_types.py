@@ -101,8 +101,9 @@ def test_type_checkers_and_the_interpreter_are_told_the_same_names(name: str) ->
     imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
     typed = {alias.asname or alias.name: node.module for node in imports for alias in node.names}
     rooms = dict.fromkeys(getattr(module, "_ROOMS", ()), "collage")
-    assert typed == module._HOME | rooms
-    assert set(module.__all__) - {"__version__"} == set(module._HOME)
+    homes = module._HOME if module is collage else module.__getattr__.homes
+    assert typed == homes | rooms
+    assert set(module.__all__) - {"__version__"} == set(homes)
     for public in module.__all__:
         assert getattr(module, public) is not None
     with pytest.raises(AttributeError, match="complie"):

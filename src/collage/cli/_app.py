@@ -24,7 +24,6 @@ from collage.cli._artefact_commands import (
     run,
 )
 from collage.cli._compile import COMPILE_HELP, compile_
-from collage.cli._console import printable
 from collage.cli._db import db as db_commands
 from collage.cli._fleet import fleet as fleet_commands
 from collage.cli._generated import GroupedCommand
@@ -33,6 +32,7 @@ from collage.cli._pack import PACK_HELP, UNPACK_HELP, pack, unpack
 from collage.cli._page import HELP as REPORT_HELP
 from collage.cli._page import report as report_command
 from collage.cli._toolchain import toolchain as toolchain_commands
+from collage.system.texts import printable
 
 __all__ = ["app", "main"]
 

@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from collage.cli._console import print_json, printable, progress
+from collage.cli._console import print_json, progress
 from collage.cli._options import Dims, Inputs, Json, Occasions, Quiet, Verbose
 from collage.option_texts import read_dims, read_files, read_lengths, read_seconds
+from collage.system.texts import printable
 
 __all__ = ["BENCH_HELP", "COMPARE_HELP", "EXPLAIN_HELP", "RUN_HELP", "bench", "compare", "explain", "run"]
 

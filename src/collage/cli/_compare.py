@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from collage._errors import UsageError
-from collage.cli._console import print_json, printable
+from collage.cli._console import print_json
 from collage.cli._report import print_table
-from collage.explain import short
+from collage.report import short_name
+from collage.system.texts import printable
 
 __all__ = ["REGRESSION", "show_comparison"]
 
@@ -86,7 +87,7 @@ def _plan_lines(plan: Mapping[str, Any]) -> list[str]:
     for each in plan["moved"]:
         names = each["operators"]
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        lines.append(f"{short(each['from'])} -> {short(each['to'])}: {', '.join(names[:_SHOWN])}{more}")
+        lines.append(f"{short_name(each['from'])} -> {short_name(each['to'])}: {', '.join(names[:_SHOWN])}{more}")
     if plan["only_a"] or plan["only_b"]:
         lines.append(
             f"prepared to different operators: {len(plan['only_a'])} are only in a, {len(plan['only_b'])} only in b"

@@ -10,23 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from collage.system.progress import ProgressEvent, shown
+from collage.system.texts import printable
 
-__all__ = ["counted", "print_json", "printable", "progress"]
+__all__ = ["print_json", "progress"]
 
 
 def print_json(value: Any) -> None:
     """Print one JSON document on stdout; NaN and infinity never occur in it."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a count with its noun: ``1 timing``, ``2 timings``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def printable(text: str) -> str:
-    """Return text without control characters for the terminal; models and databases may come from anywhere."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 @contextlib.contextmanager

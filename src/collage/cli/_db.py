@@ -13,10 +13,11 @@ import typer
 
 from collage._errors import UsageError
 from collage.cli._ages import age, read_age_s
-from collage.cli._console import counted, print_json, printable
+from collage.cli._console import print_json
 from collage.option_texts import read_dims, read_lengths
 from collage.store import download, upload, url_of
 from collage.system.scratch import scratch
+from collage.system.texts import counted, printable
 
 if TYPE_CHECKING:
     from collage.database.database import Database
@@ -40,7 +41,7 @@ TargetOption = Annotated[
 ]
 StatusOption = Annotated[
     str | None,
-    typer.Option("--status", metavar="S", help="Only timings with this status: ok, crash, 'time-out', wrong, ..."),
+    typer.Option("--status", metavar="S", help="Only timings with this status: ok, crashed, 'time-out', wrong, ..."),
 ]
 
 
@@ -50,10 +51,10 @@ def _known_status(status: str | None) -> str | None:
     Raises:
         UsageError: There is no such status.
     """
-    from collage.cost.outcome import Status
+    from collage.status import OUTCOMES
 
-    if status is not None and status not in [str(each) for each in Status]:
-        raise UsageError(f"no timing has the status {status!r}", hint=f"known: {', '.join(map(str, Status))}")
+    if status is not None and status not in OUTCOMES:
+        raise UsageError(f"no timing has the status {status!r}", hint=f"known: {', '.join(OUTCOMES)}")
     return status
 
 
@@ -101,7 +102,7 @@ def stats(url: Url = None, json: Json = False) -> None:
 
       collage db show 3f2a90
 
-      collage db show --status crash --json
+      collage db show --status crashed --json
     """
 )
 def show(

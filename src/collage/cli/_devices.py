@@ -6,8 +6,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from collage.cli._console import counted, print_json, printable
+from collage.cli._console import print_json
 from collage.cli._report import print_table
+from collage.system.texts import counted, printable
 
 __all__ = ["show_devices"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from collage.cli._console import counted, printable
 from collage.cli._report import print_table
-from collage.explain import short
+from collage.report import short_name
+from collage.system.texts import counted, printable
 
 __all__ = ["print_dry_run"]
 
@@ -16,7 +16,7 @@ def print_dry_run(found: Mapping[str, Any]) -> None:
     """Print the candidates and the estimated time of a compilation."""
     rows = [
         (
-            short(row["target"]),
+            short_name(row["target"]),
             f"{row['operators']} of {found['operators']}" if row["available"] else "",
             str(row["candidates"]),
             "" if row["available"] else f"not usable: {row['reason']}",

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from collage._errors import UsageError
-from collage.cli._console import print_json, printable
+from collage.cli._console import print_json
 from collage.explain import Explanation, as_plain
+from collage.system.texts import printable
 
 __all__ = ["print_explanation", "show_explanation"]
 

@@ -12,9 +12,10 @@ import typer
 
 from collage._distribution import WHERE, install_command
 from collage._errors import CollageError, UsageError
-from collage.cli._console import counted, print_json, printable, progress
+from collage.cli._console import print_json, progress
 from collage.option_texts import read_seconds
 from collage.options import MACHINES
+from collage.system.texts import counted, printable
 
 if TYPE_CHECKING:
     from collage.fleet.tasks import Task

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from collage._errors import UsageError
-from collage.cli._console import counted, print_json, printable
+from collage.cli._console import print_json
 from collage.store import shown
+from collage.system.texts import counted, printable
 
 __all__ = ["PACK_HELP", "UNPACK_HELP", "pack", "show_machines", "unpack"]
 

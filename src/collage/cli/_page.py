@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from collage._errors import UsageError
-from collage.cli._console import printable
 from collage.option_texts import read_dims, read_files
+from collage.system.texts import printable
 
 if TYPE_CHECKING:
     from collage.page import PageContents

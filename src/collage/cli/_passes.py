@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collage.cli._console import counted, print_json, printable
+from collage.cli._console import print_json
 from collage.cli._report import print_table
+from collage.system.texts import counted, printable
 
 if TYPE_CHECKING:
     from collage.transform import PassContext

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape as escape_markup
 from rich.table import Table
 
-from collage.cli._console import counted, printable
 from collage.report import Numerics, Report, columns_of, gain_lines, milliseconds, short_name, table_rows
+from collage.system.texts import counted, printable
 
 __all__ = [
     "print_bench",

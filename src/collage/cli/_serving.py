@@ -8,9 +8,10 @@ from typing import Any
 
 import typer
 
-from collage.cli._console import print_json, printable, progress
+from collage.cli._console import print_json, progress
 from collage.cli._report import print_table
 from collage.serving_benchmark import bench_serving
+from collage.system.texts import printable
 
 __all__ = ["show_serving"]
 

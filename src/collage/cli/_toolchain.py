@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from collage._errors import UsageError
-from collage.cli._console import counted, print_json, printable, progress
+from collage.cli._console import print_json, progress
+from collage.system.texts import counted, printable
 
 __all__ = ["toolchain"]
 

@@ -5,27 +5,25 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from collage._lazy import ImportedOnUse
 
 if TYPE_CHECKING:
     from collage.compiler.fuse_ops_pass import CollageFuseOps
     from collage.compiler.pipeline import compile
     from collage.options import CompileOptions
     from collage.toolchains import choose_menu
+else:
+    __getattr__ = ImportedOnUse(
+        __name__,
+        {
+            "collage.compiler.fuse_ops_pass": "CollageFuseOps",
+            "collage.options": "CompileOptions",
+            "collage.toolchains": "choose_menu",
+            "collage.compiler.pipeline": "compile",
+        },
+    )
 
-_HOME = {
-    "CollageFuseOps": "collage.compiler.fuse_ops_pass",
-    "CompileOptions": "collage.options",
-    "choose_menu": "collage.toolchains",
-    "compile": "collage.compiler.pipeline",
-}
 
 __all__ = ["CollageFuseOps", "CompileOptions", "choose_menu", "compile"]
-
-if not TYPE_CHECKING:  # As in `collage`: it would turn every misspelt name into Any.
-
-    def __getattr__(name: str) -> Any:
-        if name in _HOME:
-            return getattr(importlib.import_module(_HOME[name]), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,10 +9,10 @@ from collage._errors import ToolchainError, WrongAnswer
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.plans import lower
 from collage.compiler.survey import Survey
-from collage.cost.outcome import Status
 from collage.graph import IndexSet, SubGraph
 from collage.measure.session import MeasureSession
 from collage.plan import Plan, PlannedKernel
+from collage.status import Status
 
 __all__ = ["as_today"]
 

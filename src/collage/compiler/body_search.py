@@ -22,7 +22,6 @@ from collage.compiler.problem import Problem
 from collage.compiler.result_store import CompileResult
 from collage.compiler.survey import Survey, survey_model
 from collage.cost.cost import Cost
-from collage.cost.outcome import Status
 from collage.frontend import place_weights
 from collage.fusion import CandidateKernel, FusionSpec, UnionFusionRule
 from collage.graph import DataflowGraph, IndexSet, SubGraph, bodies, is_view
@@ -32,6 +31,7 @@ from collage.numerics.value_store import ValueStore
 from collage.options import CompileOptions
 from collage.plan import Plan, PlannedKernel
 from collage.runtime import BODIES_TARGET
+from collage.status import Status
 from collage.target import HOST_TARGET, Target
 
 __all__ = ["body_candidate", "body_candidates", "body_options", "estimated_bodies", "moved_plan"]

@@ -10,25 +10,16 @@ from typing import Any
 from collage.compiler.final_comparison import BASELINE, FinalComparison
 from collage.compiler.result_store import CompileResult
 from collage.compiler.survey import LATE, Survey
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.measure.baselines import TargetBaseline
 from collage.measure.finalist import FinalistResult
 from collage.plan import Plan
-from collage.report import Ratio, Row, Times, Verdict
+from collage.report import Ratio, Row, Times
+from collage.status import Status
 from collage.target import Target
 
-__all__ = ["comparison_rows", "named_but_failed", "why_left_out"]
-
-_VERDICTS: Mapping[Status, Verdict] = {
-    Status.UNSUPPORTED: "refused",
-    Status.COMPILE_ERROR: "failed",
-    Status.CRASH: "crashed",
-    Status.TIMEOUT: "time-out",
-    Status.OUT_OF_MEMORY: "out of memory",
-    Status.WRONG: "wrong",
-}
-_ALWAYS_TOLD: tuple[Verdict, ...] = ("wrong", "crashed", "time-out", "out of memory")
+__all__ = ["comparison_rows", "named_but_failed"]
 
 
 def comparison_rows(survey: Survey, result: CompileResult) -> tuple[Row, ...]:
@@ -49,7 +40,7 @@ def _with_streams(row: Row, told: Mapping[str, Any]) -> Row:
 
 def _plan_row(survey: Survey, result: CompileResult, plan: Plan) -> Row:
     finals, standing = result.finals, result.finals.standings.get(plan.name)
-    verdict: Verdict = "not raced" if standing is None else _verdict(standing, plan)
+    verdict = Status.NOT_RACED if standing is None else _verdict(standing, plan)
     is_returned = finals.plan is not None and plan.name == finals.plan.name
     whole = None if plan.single is None else survey.baselines[plan.single].whole.time
     is_bound = plan.single is not None and survey.problem.is_bound(plan.single)
@@ -57,7 +48,7 @@ def _plan_row(survey: Survey, result: CompileResult, plan: Plan) -> Row:
         Row(
             plan.name,
             "mix" if plan.single is None else "single",
-            "returned" if is_returned else verdict,
+            Status.RETURNED if is_returned else verdict,
             None if plan.single is None else plan.single.title,
             len(plan.kernels),
             _precision(plan.targets),
@@ -65,10 +56,18 @@ def _plan_row(survey: Survey, result: CompileResult, plan: Plan) -> Row:
             estimate_us=_us(result.predicted_s.get(plan.name)),
             unbound_us=_times(whole) if is_bound else None,
             reason="the time budget left no time to compare it" if finals.standings and standing is None else None,
+            differs=None if is_returned or finals.plan is None else _differing(plan, finals.plan),
         ),
         standing,
         is_returned,
     )
+
+
+def _differing(plan: Plan, other: Plan) -> int:
+    """Return the number of operators that two plans give to different kernels."""
+    kernels = {(place.sub_graph.inside, place.target) for place in other.kernels}
+    own = [place.sub_graph.inside for place in plan.kernels if (place.sub_graph.inside, place.target) not in kernels]
+    return sum(map(len, own))
 
 
 def _with_standing(row: Row, standing: FinalistResult | None, is_returned: bool = False) -> Row:
@@ -84,11 +83,11 @@ def _with_standing(row: Row, standing: FinalistResult | None, is_returned: bool 
         measured_us=_times(standing.time),
         rounds_us=tuple(1e6 * seconds for seconds in standing.rounds_s),
         max_rel_error=standing.max_rel,
-        reason=why_left_out(standing),
+        reason=_why_left_out(standing),
     )
 
 
-def why_left_out(standing: FinalistResult) -> str | None:
+def _why_left_out(standing: FinalistResult) -> str | None:
     """Return the reason that a finalist has no time: what it says, or its time in two samples of the race."""
     if not standing.slower:
         return standing.reason
@@ -96,36 +95,36 @@ def why_left_out(standing: FinalistResult) -> str | None:
     return f"{ratios} times as slow as the best in two samples of this race"
 
 
-def _verdict(standing: FinalistResult, plan: Plan) -> Verdict:
+def _verdict(standing: FinalistResult, plan: Plan) -> Status:
     """Return the reason that a plan is not the returned one."""
     if standing.status is not Status.OK:
         is_reduced = any(target.is_reduced for target in plan.targets)
-        return "over budget" if standing.status is Status.WRONG and is_reduced else _VERDICTS[standing.status]
+        return Status.OVER_BUDGET if standing.status is Status.WRONG and is_reduced else standing.status
     if standing.slower:
-        return "too slow"
+        return Status.TOO_SLOW
     if standing.reason is not None:
-        return "over limit"
+        return Status.OVER_LIMIT
     if standing.ratio is None:
-        return "slower" if standing.lost else "not raced"
+        return Status.SLOWER if standing.lost else Status.NOT_RACED
     interval = standing.ratio[1]
     if interval.high < 1.0:
-        return "undecided"
-    return "slower" if interval.low > 1.0 else "tie"
+        return Status.UNDECIDED
+    return Status.SLOWER if interval.low > 1.0 else Status.TIE
 
 
 def _target_row(survey: Survey, finals: FinalComparison, target: Target) -> Row:
     """Return the row of a target that was not among the plans, with the reason."""
     found = survey.baselines[target]
     outcome, reason = _telling(found), None
-    verdict: Verdict = "not raced"
+    verdict = Status.NOT_RACED
     if not found.availability.available:
-        verdict, reason = "unavailable", found.availability.reason
+        verdict, reason = Status.UNAVAILABLE, found.availability.reason
     elif not outcome.ok:
-        verdict, reason = _VERDICTS.get(outcome.status, "failed"), outcome.reason
+        verdict, reason = Status.FAILED if outcome.status is Status.OK else outcome.status, outcome.reason
     elif survey.precision is not None and str(target) in survey.precision.refusals:
-        verdict, reason = "over budget", survey.precision.refusals[str(target)]
+        verdict, reason = Status.OVER_BUDGET, survey.precision.refusals[str(target)]
     elif not survey.is_right(outcome):
-        verdict = "over budget" if target.is_reduced else "wrong"
+        verdict = Status.OVER_BUDGET if target.is_reduced else Status.WRONG
         reason = (
             f"differs by {outcome.error:.1e} of the largest output, more than {survey.problem.tolerance:.0e}; "
             "a larger accuracy budget would admit it"
@@ -148,9 +147,9 @@ def _target_row(survey: Survey, finals: FinalComparison, target: Target) -> Row:
 def _telling(found: TargetBaseline) -> Outcome:
     """Return the outcome that says most of a target: a part that is wrong or crashes, rather than a refusal of the whole."""
     whole = found.whole
-    if whole.status is not Status.UNSUPPORTED:
+    if whole.status is not Status.REFUSED:
         return whole
-    return next((each for each in found.outcomes if each.status not in (Status.OK, Status.UNSUPPORTED)), whole)
+    return next((each for each in found.outcomes if each.status not in (Status.OK, Status.REFUSED)), whole)
 
 
 def _baseline_row(finals: FinalComparison) -> Iterator[Row]:
@@ -158,7 +157,7 @@ def _baseline_row(finals: FinalComparison) -> Iterator[Row]:
     if standing is None:
         return
     is_ok = standing.status is Status.OK
-    verdict: Verdict = "baseline" if is_ok else _VERDICTS[standing.status]
+    verdict = Status.BASELINE if is_ok else standing.status
     named = standing.finalist.arguments.get("target")
     row = Row(BASELINE, "baseline", verdict, str(named or "llvm -compiler=onnxruntime"), 1 if named else None)
     if named is not None:
@@ -186,8 +185,8 @@ def named_but_failed(rows: Sequence[Row], used: Sequence[str]) -> list[str]:
         f"`collage explain ARTEFACT --target '{Target.parse(name).short}'` has the details"
         for name, row in names.items()
         if row.reason != LATE
-        if row.verdict in _ALWAYS_TOLD
-        or (row.verdict in ("refused", "failed", "unavailable") and not any(name == each for each in used))
+        if (row.verdict.is_fault and row.verdict is not Status.FAILED)
+        or (row.verdict in (Status.REFUSED, Status.FAILED, Status.UNAVAILABLE) and name not in used)
     ]
 
 

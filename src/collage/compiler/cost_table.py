@@ -11,7 +11,7 @@ from collage.compiler.budget import SearchBudget
 from collage.compiler.copy_costs import hand_overs, transfers_of
 from collage.compiler.survey import Survey
 from collage.cost.cost import Cost
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, SubGraph, value_nbytes
 from collage.measure.estimator import MeasuringCostEstimator
@@ -24,6 +24,7 @@ from collage.measure.session import MeasureSession
 from collage.numerics.value_store import ValueStore
 from collage.plan import AnyKernel, Identity, PlannedKernel, identity_of
 from collage.search import Transfer
+from collage.status import Status
 from collage.target import HOST_TARGET, Target
 
 __all__ = ["CostTable"]

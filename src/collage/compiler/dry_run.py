@@ -12,7 +12,7 @@ import onnx_ir as ir
 from collage.compiler.budget import SearchBudget
 from collage.compiler.candidates import collect
 from collage.compiler.device_placement import prepare_and_plan_devices
-from collage.compiler.given_plan import targets_of_plan, with_read_plan
+from collage.compiler.effective_options import options_and_menu
 from collage.compiler.opening import measure_session, on_given_inputs
 from collage.compiler.planned import plan_of_file
 from collage.compiler.problem import Problem, with_reduced_precision
@@ -24,7 +24,7 @@ from collage.options import CompileOptions, compile_options
 from collage.plan_file import PlanFile
 from collage.system.scratch import scratch
 from collage.target import HOST_TARGET, Target, TargetLike
-from collage.toolchains import Registry, Support, choose_menu, registry, support_for
+from collage.toolchains import Registry, Support, registry, support_for
 
 __all__ = ["dry_run"]
 
@@ -64,8 +64,8 @@ def dry_run(
     Raises:
         CollageError: ``compile`` would raise it too: a model, menu, plan or choice that cannot be.
     """
-    options, toolchains = with_read_plan(compile_options(options)), toolchains or registry()
-    menu = choose_menu(targets_of_plan(options, targets), toolchains)
+    toolchains = toolchains or registry()
+    options, menu = options_and_menu(compile_options(options), targets, toolchains)
     say("reading the model")
     model = fix_lengths(read_model(as_onnx(source)), options.fixed)
     options = on_given_inputs(options, model)

@@ -11,12 +11,13 @@ from collage._errors import UsageError
 from collage.device import read_device_plan
 from collage.fusion import FusionOptions
 from collage.options import CompileOptions
+from collage.plan_file import PlanFile, read_plan
 from collage.search import RefiningStrategy, strategies
-from collage.target import HOST_TOOLCHAIN, Target
-from collage.toolchains import Registry
+from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target, TargetLike
+from collage.toolchains import Registry, choose_menu
 from collage.transform import PassContext
 
-__all__ = ["check_estimator_options", "effective_options", "refuse", "refuse_second_phase", "with_planned_targets"]
+__all__ = ["check_estimator_options", "effective_options", "options_and_menu", "refuse", "refuse_second_phase"]
 
 _ABOUT_TIMES = (
     "accuracy_budget",
@@ -33,6 +34,39 @@ _ABOUT_TIMES = (
     "tune_s",
 )
 """Options for timing, tuning and comparing. They have no effect if an estimator gives the costs."""
+
+
+def options_and_menu(
+    options: CompileOptions, targets: Iterable[TargetLike] | None, toolchains: Registry, *, is_estimated: bool = False
+) -> tuple[CompileOptions, tuple[Target, ...]]:
+    """Return the options of a compilation with their plan read, and its menu.
+
+    The menu holds the targets that the user names, else those of a given plan, else the default ones and those that a plan
+    of devices names.
+
+    Args:
+        options: The user's options.
+        targets: The targets that the user names; None if none are named.
+        toolchains: The registry of toolchains.
+        is_estimated: True if the costs come from an estimator.
+
+    Raises:
+        UsageError: A file of a plan cannot be read, or an option has no effect or names nothing.
+        TargetError: An unknown target, or an empty menu.
+    """
+    if options.plan is not None and not isinstance(options.plan, PlanFile):
+        options = replace(options, plan=read_plan(options.plan))
+    if targets is None and isinstance(options.plan, PlanFile):
+        targets = [target for target in options.plan.targets if target != str(HOST_TARGET)] or None
+    menu = choose_menu(targets, toolchains)
+    if targets is None:
+        menu = _with_planned_targets(menu, options)
+    options = effective_options(options, menu, toolchains)
+    if is_estimated:
+        check_estimator_options(options)
+    if options.baseline not in ("none", "onnxruntime"):
+        toolchains.parse_targets([options.baseline])  # Says what is wrong with it.
+    return options, menu
 
 
 def effective_options(options: CompileOptions | None, menu: Sequence[Target], toolchains: Registry) -> CompileOptions:
@@ -57,11 +91,11 @@ def effective_options(options: CompileOptions | None, menu: Sequence[Target], to
     return replace(options, fusion=FusionOptions(native_max_depth=native, max_depth=other))
 
 
-def with_planned_targets(menu: Sequence[Target], options: CompileOptions | None) -> tuple[Target, ...]:
+def _with_planned_targets(menu: tuple[Target, ...], options: CompileOptions) -> tuple[Target, ...]:
     """Return the default menu and the targets that the plan of devices names, if it is given in a file."""
-    devices = None if options is None else options.devices
+    devices = options.devices
     if devices is None:
-        return tuple(menu)
+        return menu
     requests = read_device_plan(devices) if isinstance(devices, str | Path) else devices
     named = [scope.target for scope in requests.devices.values() if scope.target is not None]
     return tuple(dict.fromkeys([*menu, *named]))

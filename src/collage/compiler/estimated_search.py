@@ -20,7 +20,7 @@ from collage.compiler.final_comparison import FinalComparison, finalist_of
 from collage.compiler.partition_search import search_until_stable
 from collage.compiler.plans import lower, plan_of
 from collage.compiler.problem import Problem
-from collage.compiler.result_store import CompileResult, SearchSummary
+from collage.compiler.result_store import CompileResult, search_facts
 from collage.compiler.survey import Survey, supported_baselines
 from collage.cost.cost import Cost
 from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport
@@ -237,10 +237,10 @@ def plan_by_estimator(
     reason = why_wrong(finalist_of(problem, session, plan, recipe), problem.tolerance)
     if reason is not None:
         raise WrongAnswer(f"the plan of the least estimated cost gives wrong outputs: {reason}")
-    summary = SearchSummary.of(problem, index, result, fusion)
+    summary = search_facts(problem, index, result, fusion)
     return CompileResult(
         FinalComparison(recipe, plan, [plan], {}, None, None),
-        replace(summary, keys=costs.asked, optimal=summary.optimal and not fusion.capped, strategy="estimator"),
+        replace(summary, keys=costs.asked, optimal=summary.optimal and not fusion.capped, algorithm="estimator"),
         {plan.name: tuple(None if kernel.cost is None else float(kernel.cost) for kernel in plan.kernels)},
         {plan.name: cover.cost.seconds if cover.cost.is_known else None},
         kernels_ok=True,

@@ -13,7 +13,6 @@ from collage.compiler.lab import Lab
 from collage.compiler.plans import lower, on_the_host, predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
-from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
 from collage.measure.figures import executable_arguments
 from collage.measure.finalist import LATENCY, Figure, Finalist, FinalistResult
@@ -22,6 +21,7 @@ from collage.measure.session import MeasureSession
 from collage.measure.track import ComparisonPlan, why_wrong
 from collage.plan import Plan, PlannedKernel
 from collage.runtime import Recipe
+from collage.status import Status
 
 __all__ = [
     "BASELINE",
@@ -279,7 +279,7 @@ def built_plans(
         try:
             recipe, wrong = lower(problem, session, plan), _wrong_kernel(problem, plan, why_wrong_kernel)
         except ToolchainError as error:
-            failures[plan.name] = FinalistResult(entry, Status.COMPILE_ERROR, reason=str(error))
+            failures[plan.name] = FinalistResult(entry, Status.FAILED, reason=str(error))
             continue
         if wrong is None:
             recipes[plan.name] = recipe
@@ -321,7 +321,7 @@ def _least_predicted(lab: Lab, plans: Sequence[Plan], *, is_interrupted: bool = 
             return FinalComparison.alone(recipe, plan, is_interrupted=is_interrupted)
         except ToolchainError as error:
             failures[plan.name] = FinalistResult(
-                finalist_of(problem, session, plan, None), Status.COMPILE_ERROR, reason=str(error)
+                finalist_of(problem, session, plan, None), Status.FAILED, reason=str(error)
             )
     return FinalComparison.failed(plans, failures)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from collage._errors import WrongAnswer
@@ -10,35 +9,17 @@ from collage.compiler.accuracy_budget import is_reduced, judge_plan
 from collage.compiler.lab import Lab
 from collage.compiler.objective import choose_finals
 from collage.compiler.planned import plan_of_file
-from collage.compiler.result_store import CompileResult, SearchSummary
+from collage.compiler.result_store import CompileResult, search_facts
 from collage.compiler.tried import record_of_trials
 from collage.frontend import model_digest
 from collage.fusion import CandidateKernel, FusionReport, FusionSpec, UnionFusionRule
-from collage.options import CompileOptions
-from collage.plan_file import PlanFile, read_plan
+from collage.plan_file import PlanFile
 from collage.runtime import BODIES_TARGET
-from collage.target import HOST_TARGET, TargetLike
+from collage.target import HOST_TARGET
 
-__all__ = ["given_plan", "targets_of_plan", "with_read_plan"]
+__all__ = ["given_plan"]
 
 _GIVEN = FusionSpec("plan file", UnionFusionRule(()), ())
-
-
-def with_read_plan(options: CompileOptions) -> CompileOptions:
-    """Return the options with their plan read, if they name the file of one.
-
-    Raises:
-        UsageError: The file cannot be read, or is not a plan.
-    """
-    plan = options.plan
-    return options if plan is None or isinstance(plan, PlanFile) else replace(options, plan=read_plan(plan))
-
-
-def targets_of_plan(options: CompileOptions, targets: Iterable[TargetLike] | None) -> Iterable[TargetLike] | None:
-    """Return the menu: the targets that the user names, or else those of the plan, if there is one."""
-    if targets is not None or not isinstance(options.plan, PlanFile):
-        return targets
-    return [target for target in options.plan.targets if target != str(HOST_TARGET)] or None
 
 
 def given_plan(lab: Lab) -> CompileResult:
@@ -65,7 +46,7 @@ def given_plan(lab: Lab) -> CompileResult:
         if (reason := judge_plan(problem, session, precision, plan).reason) is not None:
             raise WrongAnswer(f"the given plan exceeds the accuracy budget: {reason}")
     finals = choose_finals(lab, [plan], told=False)
-    result = CompileResult.of(problem, costs, finals, SearchSummary.of(problem, kernels, None, FusionReport()))
+    result = CompileResult.of(problem, costs, finals, search_facts(problem, kernels, None, FusionReport()))
     if finals.recipe is None:
         return result
     return replace(result, tried=record_of_trials(lab, finals, has_costs=True))

@@ -32,7 +32,7 @@ from collage.compiler.plans import predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.objective import QUANTITIES, Figures, Limit, amount
-from collage.cost.outcome import Status, failed
+from collage.cost.outcome import failed
 from collage.measure.figures import (
     CONCURRENT,
     ORIGINAL_AT_ONCE,
@@ -50,6 +50,7 @@ from collage.measure.track import why_wrong
 from collage.options import CompileOptions
 from collage.plan import Plan
 from collage.runtime import Executable, Recipe
+from collage.status import Status
 from collage.system.machine import this_machine, thread_count
 
 __all__ = ["choose_finals", "stream_counts", "with_final_size"]

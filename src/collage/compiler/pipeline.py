@@ -24,20 +24,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-import onnx_ir as ir
-
 from collage._errors import LimitNotMet, NothingCanRun, WrongAnswer
 from collage.compiler.as_today import as_today
 from collage.compiler.assumptions import assumed_options
 from collage.compiler.body_search import estimated_bodies
 from collage.compiler.candidates import collect, gather_specs
-from collage.compiler.effective_options import check_estimator_options, effective_options, with_planned_targets
+from collage.compiler.effective_options import options_and_menu
 from collage.compiler.estimated_search import plan_by_estimator
 from collage.compiler.final_comparison import (
     FinalComparison,
     unmeasured,
 )
-from collage.compiler.given_plan import given_plan, targets_of_plan, with_read_plan
+from collage.compiler.given_plan import given_plan
 from collage.compiler.kernel_metadata import write_metadata
 from collage.compiler.lab import Lab
 from collage.compiler.objective import with_final_size
@@ -45,25 +43,18 @@ from collage.compiler.opening import open_model
 from collage.compiler.plan_search import search_plans
 from collage.compiler.planned import plan_file_of
 from collage.compiler.precision_borders import around_sensitive
-from collage.compiler.precision_report import with_precision
-from collage.compiler.precision_variants import with_variants
 from collage.compiler.refusals import (
     check_chosen,
     check_menu,
     check_reference,
-    one_choice,
-    over_time,
-    placement_costs,
     told_once,
-    unsearched_bodies,
 )
 from collage.compiler.remembered import recalled
 from collage.compiler.report import compile_report
 from collage.compiler.result_store import CompileResult, ResultStore
 from collage.compiler.survey import Survey
-from collage.compiler.thread_counts import with_one_thread
-from collage.compiler.tried import record_of_build, record_of_trials, renamed
-from collage.cost.outcome import Status
+from collage.compiler.tried import record_of_plan, record_of_trials
+from collage.compiler.variants import with_one_thread, with_variants
 from collage.database.database import Database
 from collage.explain import write_record
 from collage.frontend import as_onnx, model_digest
@@ -72,10 +63,11 @@ from collage.measure.estimator import CostEstimator
 from collage.option_keywords import OptionKeywords
 from collage.options import CompileOptions, compile_options
 from collage.runtime import Executable, Recipe, write_condensed
+from collage.status import Status
 from collage.system.progress import Progress, ProgressEvent, is_notebook, shown
 from collage.system.scratch import make_scratch, scratch
 from collage.target import TargetLike
-from collage.toolchains import Registry, choose_menu, registry
+from collage.toolchains import Registry, registry
 from collage.workers.worker import Worker
 
 __all__ = ["CompileOptions", "compile", "find_plan", "settle"]
@@ -130,16 +122,9 @@ def compile(
         WrongAnswer: Every way of running the model gives wrong outputs.
     """
     toolchains = toolchains or registry()
-    options = with_read_plan(compile_options(options, fields))
-    named = targets_of_plan(options, targets)
-    menu = choose_menu(named, toolchains)
-    if named is None:
-        menu = with_planned_targets(menu, options)
-    options = effective_options(options, menu, toolchains)
-    if estimator is not None:
-        check_estimator_options(options)
-    if options.baseline not in ("none", "onnxruntime"):
-        toolchains.parse_targets([options.baseline])  # Says what is wrong with it.
+    is_timed = estimator is None
+    options = compile_options(options, fields)
+    options, menu = options_and_menu(options, targets, toolchains, is_estimated=not is_timed)
     started = time.monotonic()
     with ExitStack() as stack:
         if progress is None and (is_notebook() or sys.stderr.isatty()):
@@ -148,7 +133,7 @@ def compile(
         told.enter("read")
         told("reading the model")
         source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
-        for note in assumed_options(options, menu) if estimator is None else ():
+        for note in assumed_options(options, menu) if is_timed else ():
             told(note)
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
@@ -162,30 +147,21 @@ def compile(
             stack,
             workers=workers,
             say=told,
-            is_timed=estimator is None,
+            is_timed=is_timed,
             ends_at=told.ends_at,
         )
         survey_s = time.monotonic() - started
         lab, result = find_plan(Lab(survey, session), estimator, told, may_choose_threads=True)
         survey = lab.survey
         finals = result.finals
-        assert finals.recipe is not None
+        assert finals.recipe is not None and finals.plan is not None
         facts["nodes"] = len(survey.problem.graph)
         took_s = time.monotonic() - started
-        report = compile_report(survey, session, facts, result, took_s, is_named=targets is not None)
-        report = with_precision(report, survey, session, finals)
-        more = [*placement_costs(survey, finals), *unsearched_bodies(survey)]
-        more += over_time(options.time_budget_s, took_s, survey_s)
-        more += one_choice(survey) if targets is None else []
-        report = replace(report, warnings=(*report.warnings, *more))
+        report = compile_report(lab, facts, result, took_s, survey_s, is_named=targets is not None)
         recipe = replace(finals.recipe, model=facts, report=report)
-        if options.plan_out is not None and finals.plan is not None:
+        if options.plan_out is not None:
             plan_file_of(survey.problem, finals.plan, model_digest(survey.problem.model)).save(options.plan_out)
-        if result.tried is not None:
-            record = renamed(result.tried, survey.problem, finals)
-        else:
-            record = record_of_build(ir.load(workspace / recipe.model_file), recipe.kernels, _BY_ESTIMATES)
-        write_record(record, workspace)
+        write_record(result.tried or record_of_plan(survey.problem, finals.plan, _BY_ESTIMATES), workspace)
         write_metadata(workspace / recipe.model_file, {row.name: row.time_us for row in recipe.report.kernels})
         executable = settle(recipe, workspace, toolchains, is_small=options.counts_bytes)
         with_final_size(executable, options)

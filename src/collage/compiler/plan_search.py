@@ -26,7 +26,7 @@ from collage.compiler.precision_front import find_front
 from collage.compiler.problem import Problem
 from collage.compiler.refinement import Refinement
 from collage.compiler.refusals import with_named_targets
-from collage.compiler.result_store import CompileResult, SearchSummary
+from collage.compiler.result_store import CompileResult, search_facts
 from collage.compiler.side_by_side import side_by_side
 from collage.compiler.survey import Survey
 from collage.compiler.tried import record_of_trials
@@ -71,7 +71,7 @@ def search_plans(
         lab.survey.precision.front = find_front(lab, finals, partial(searched_again, lab.problem, costs, index))
     if lab.problem.options.objective != "throughput":  # There, a plan is not timed as its kernels are.
         finals = replace(finals, additive_error=additive_error(finals, partial(predicted_s, lab.problem, costs)))
-    summary = replace(SearchSummary.of(lab.problem, index, result, fusion), tuning=tuning)
+    summary = replace(search_facts(lab.problem, index, result, fusion), tuning=tuning)
     compiled = CompileResult.of(lab.problem, costs, finals, summary)
     if finals.recipe is None:
         return compiled

@@ -14,10 +14,10 @@ from collage.compiler.lab import Lab
 from collage.compiler.plans import predicted_s
 from collage.compiler.precision_session import MAX_ERROR, Precision
 from collage.compiler.survey import Survey
-from collage.cost.outcome import Status
 from collage.graph import IndexSet, SubGraph
 from collage.numerics.judge import REDUCED_TOLERANCE
 from collage.plan import Plan, PlannedKernel
+from collage.status import Status
 
 __all__ = ["BUDGETS", "find_front", "points"]
 

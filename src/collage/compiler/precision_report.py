@@ -15,12 +15,12 @@ from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.precision_sensitivity import FLOATS, is_product
 from collage.compiler.precision_session import Precision, Verdict
 from collage.compiler.survey import LATE, Survey
-from collage.cost.outcome import Status
 from collage.measure.estimator import MeasuringCostEstimator
 from collage.measure.jobs import weight_bytes
 from collage.measure.session import MeasureSession
 from collage.plan import PlannedKernel
 from collage.report import Report
+from collage.status import Status
 from collage.target import Target
 from collage.toolchains import IN_FLOATS, Compiled
 

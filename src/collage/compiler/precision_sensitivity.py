@@ -20,12 +20,12 @@ from collage._errors import ToolchainError, Unsupported
 from collage.calibration import find_metric, runs_worker, touches_unbounded
 from collage.compiler.precision_session import MAX_ERROR, Precision
 from collage.compiler.problem import Problem
-from collage.cost.outcome import Status
 from collage.database import FactKind
 from collage.frontend import model_digest
 from collage.graph import bits_of, constant_tensor, copy_model, keep_in_float
 from collage.measure.baselines import Baselines
 from collage.measure.session import MeasureSession
+from collage.status import Status
 from collage.system.codec import Count, to_json
 from collage.target import Target
 from collage.toolchains import option_values

@@ -15,7 +15,6 @@ from collage._errors import CollageError, ModelError, NothingCanRun, ToolchainEr
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
-from collage.cost.outcome import Status
 from collage.frontend import describe_inputs, free_dimensions, is_contributed, shape_misfit
 from collage.graph import bodies, is_view
 from collage.measure.baselines import TargetBaseline
@@ -23,6 +22,7 @@ from collage.measure.body_problem import is_searchable
 from collage.measure.reference_run import how_to_give
 from collage.measure.session import MeasureSession
 from collage.plan import Plan
+from collage.status import Status
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import NOT_INSTALLED, Availability
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import numpy as np
 from collage._version import __version__
 from collage.compiler.comparison_rows import comparison_rows, named_but_failed
 from collage.compiler.final_comparison import FinalComparison
+from collage.compiler.lab import Lab
+from collage.compiler.precision_report import with_precision
 from collage.compiler.problem import Problem
+from collage.compiler.refusals import one_choice, over_time, placement_costs, unsearched_bodies
 from collage.compiler.result_store import CompileResult
 from collage.compiler.survey import Reference, Survey
-from collage.cost.outcome import Status
 from collage.frontend import lengths_as_json
 from collage.measure.body_kernels import kernels_inside
 from collage.measure.finalist import FinalistResult
@@ -24,8 +27,18 @@ from collage.numerics.sizes import is_mixed
 from collage.numerics.value_store import ValueStore
 from collage.options import command_text
 from collage.plan import Plan, PlannedKernel
-from collage.report import BodyKernelRow, KernelRow, ModelFacts, Numerics, Occasion, Report, SearchFacts, from_json
+from collage.report import (
+    BodyKernelRow,
+    KernelRow,
+    ModelFacts,
+    Numerics,
+    Occasion,
+    ReferenceFacts,
+    Report,
+    SearchFacts,
+)
 from collage.report import Machine as MachineFacts
+from collage.status import Status
 from collage.system.machine import Machine, this_machine, thread_count
 from collage.target import HOST_TARGET
 
@@ -37,25 +50,25 @@ _NOTEWORTHY = 1e-2
 
 
 def compile_report(
-    survey: Survey,
-    session: MeasureSession,
+    lab: Lab,
     model: Mapping[str, Any],
     result: CompileResult,
     wall_s: float,
+    survey_s: float,
     *,
     is_named: bool = False,
 ) -> Report:
     """Return the report of a compilation; seconds become µs.
 
     Args:
-        survey: The known facts about the model.
-        session: The measurements.
+        lab: The known facts about the model, and the measurements.
         model: The origin of the model.
         result: The result of the compilation.
         wall_s: Seconds that it took.
+        survey_s: Seconds until the model was read and timed on every target.
         is_named: True if the user named the targets of the menu.
     """
-    problem, finals = survey.problem, result.finals
+    survey, session, problem, finals = lab.survey, lab.session, lab.problem, result.finals
     assert finals.plan is not None
     assert finals.recipe is not None
     plan = finals.plan
@@ -64,7 +77,7 @@ def compile_report(
     rows = comparison_rows(survey, result)
     used = [str(target) for target in plan.targets]
     shares = finals.shares if len(finals.shares) == len(plan.kernels) else [None] * len(plan.kernels)
-    return Report(
+    report = Report(
         ModelFacts(**model),
         tuple(target.title for target in problem.menu),
         plan.name,
@@ -90,8 +103,8 @@ def compile_report(
         ),
         _us(result.predicted_s[plan.name]),
         finals.additive_error,
-        from_json(SearchFacts, _search(problem, session, result, wall_s)),
-        from_json(Numerics, _numerics(survey, session, result, standing, no_numbers)),
+        _search(problem, session, result, wall_s),
+        _numerics(survey, session, result, standing, no_numbers),
         tuple(
             [
                 *result.strategy_faults,
@@ -108,7 +121,7 @@ def compile_report(
             ]
         ),
         lengths_as_json({**problem.options.dims, **problem.options.fixed}),
-        tuple(from_json(Occasion, each) for each in _occasions(problem, session)),
+        _occasions(problem, session),
         None if problem.placement is None else problem.placement.as_json(),
         _machine(problem, session),
         objective=finals.objective or {"name": problem.options.objective},
@@ -117,6 +130,11 @@ def compile_report(
             problem.options, str(model.get("path", "")), [target.short for target in problem.menu] if is_named else ()
         ),
     )
+    report = with_precision(report, survey, session, finals)
+    more = [*placement_costs(survey, finals), *unsearched_bodies(survey)]
+    more += over_time(problem.options.time_budget_s, wall_s, survey_s)
+    more += [] if is_named else one_choice(survey)
+    return replace(report, warnings=(*report.warnings, *more))
 
 
 def _machine(problem: Problem, session: MeasureSession) -> MachineFacts:
@@ -125,27 +143,17 @@ def _machine(problem: Problem, session: MeasureSession) -> MachineFacts:
     return MachineFacts(machine.cpu, machine.cores, machine.memory_bytes, machine.system, __version__, builds)
 
 
-def _search(problem: Problem, session: MeasureSession, result: CompileResult, wall_s: float) -> dict[str, Any]:
-    counters, search = session.counters, result.search
-    return {
-        "algorithm": search.strategy,
-        "mode": problem.options.search,
-        "stopped_by": search.stopped_by,
-        "candidates": search.candidates,
-        "keys": search.keys,
-        "built": counters.built,
-        "measured": counters.measured,
-        "cache_hits": counters.recorded,
-        "raced": not result.is_remembered,
-        "states": search.states,
-        "rounds": search.rounds,
-        "caps": list(search.caps),
-        "notes": list(search.notes),
-        "tuning": search.tuning,
-        "optimal": search.optimal,
-        "gap": search.gap,
-        "wall_s": wall_s,
-    }
+def _search(problem: Problem, session: MeasureSession, result: CompileResult, wall_s: float) -> SearchFacts:
+    counters = session.counters
+    return replace(
+        result.search,
+        mode=problem.options.search,
+        built=counters.built,
+        measured=counters.measured,
+        cache_hits=counters.recorded,
+        raced=not result.is_remembered,
+        wall_s=wall_s,
+    )
 
 
 def _numerics(
@@ -154,43 +162,33 @@ def _numerics(
     result: CompileResult,
     standing: FinalistResult | None,
     no_numbers: Mapping[str, float],
-) -> dict[str, Any]:
-    """Error of the whole model if it was compared, else of its worst kernel; ``ok`` is null where nothing was checked."""
-    tolerated = {
-        "tolerance": survey.problem.tolerance,
-        "reference": _reference(survey, session),
-        "noise": session.noise(survey.problem.model),
-        "unsettled": {} if standing is None else dict(standing.excused),
-        "nan": dict(no_numbers),
-        "other_lengths": _other_lengths(survey.problem, session),
-    }
-    if standing is not None:
-        return {
-            "ok": standing.status is Status.OK,
-            "max_abs_error": standing.max_abs,
-            "max_rel_error": standing.max_rel,
-            **tolerated,
-        }
-    return {
-        "ok": result.kernels_ok,
-        "max_abs_error": None,
-        "max_rel_error": result.kernels_error,
-        **tolerated,
-    }
+) -> Numerics:
+    """Error of the whole model if it was compared, else of its worst kernel; ``ok`` is None where nothing was checked."""
+    return Numerics(
+        ok=result.kernels_ok if standing is None else standing.status is Status.OK,
+        max_abs_error=None if standing is None else standing.max_abs,
+        max_rel_error=result.kernels_error if standing is None else standing.max_rel,
+        tolerance=survey.problem.tolerance,
+        noise=session.noise(survey.problem.model),
+        reference=_reference(survey, session),
+        unsettled={} if standing is None else dict(standing.excused),
+        nan=dict(no_numbers),
+        other_lengths=_other_lengths(survey.problem, session),
+    )
 
 
-def _reference(survey: Survey, session: MeasureSession) -> dict[str, Any]:
+def _reference(survey: Survey, session: MeasureSession) -> ReferenceFacts:
     """Return the reference of the outputs, the sets of inputs, and the passes that were left out of the preparation."""
     original, values, problem = survey.reference.original, session.values, survey.problem
     outputs = [str(value.name) for value in problem.model.graph.outputs]
-    return {
-        "model": "original" if original is not None and original.failure is None else "prepared",
-        "evaluator": None if original is None else original.evaluator,
-        "reason": None if original is None else original.failure,
-        "probes": list(survey.reference.checking.probes),
-        "left_out": list(survey.reference.verdict.left_out),
-        "random": [name for name in outputs if name in values and not values.is_repeatable(name)],
-    }
+    return ReferenceFacts(
+        model="original" if original is not None and original.failure is None else "prepared",
+        evaluator=None if original is None else original.evaluator,
+        reason=None if original is None else original.failure,
+        probes=tuple(survey.reference.checking.probes),
+        left_out=tuple(survey.reference.verdict.left_out),
+        random=tuple(name for name in outputs if name in values and not values.is_repeatable(name)),
+    )
 
 
 def _preparation(reference: Reference) -> list[str]:
@@ -207,22 +205,22 @@ def _preparation(reference: Reference) -> list[str]:
     return told
 
 
-def _occasions(problem: Problem, session: MeasureSession) -> list[dict[str, Any]]:
-    """The inputs' shapes at which everything was timed, and the share of each."""
+def _occasions(problem: Problem, session: MeasureSession) -> tuple[Occasion, ...]:
+    """Return the inputs' shapes at which everything was timed, and the share of each."""
     names = [str(value.name) for value in problem.model.graph.inputs]
-    return [
-        {"weight": weight, "inputs": {name: list(values.shape(name)) for name in names if name in values}}
+    return tuple(
+        Occasion(weight, {name: tuple(values.shape(name)) for name in names if name in values})
         for values, weight in session.occasions
-    ]
+    )
 
 
-def _other_lengths(problem: Problem, session: MeasureSession) -> list[dict[str, list[int]]] | None:
-    """The other shapes of inputs at which kernels were checked; empty if the model takes none, null if all is fixed."""
+def _other_lengths(problem: Problem, session: MeasureSession) -> tuple[Mapping[str, tuple[int, ...]], ...] | None:
+    """Return the other shapes of inputs at which kernels were checked; empty if there are none, None if all is fixed."""
     inputs = problem.model.graph.inputs
     if all(value.shape is not None and value.shape.is_static() for value in inputs):
         return None
     stores = [ValueStore(folder) for folder in session.length_folders]
-    return [{str(v.name): list(store.shape(str(v.name))) for v in inputs} for store in stores]
+    return tuple({str(v.name): tuple(store.shape(str(v.name))) for v in inputs} for store in stores)
 
 
 def _left_to_the_host(survey: Survey, plan: Plan) -> list[str]:
@@ -254,12 +252,19 @@ def _mixes_magnitudes(problem: Problem, session: MeasureSession) -> list[str]:
         return []
     names = [str(value.name) for value in problem.model.graph.outputs]
     floats = [name for name in names if name in session.values and session.values.dtype(name).startswith("float")]
-    mixed = [name for name in floats if is_mixed(np.abs(session.values.right(name).astype(np.float64)))]
+    mixed = [name for name in floats if is_mixed(*_magnitudes(session, name))]
     return [
         f"output {name!r} holds numbers of several magnitudes, such as fill values, or boxes beside scores: the accuracy "
         "budget is relative to the size of each"
         for name in mixed
     ]
+
+
+def _magnitudes(session: MeasureSession, name: str) -> list[np.ndarray[Any, Any]]:
+    """Return the magnitudes of an output on ordinary inputs, and on others if they have the same lengths."""
+    stores = [session.values, *map(ValueStore, session.other_folders[:1])]
+    found = [np.abs(store.right(name).astype(np.float64)) for store in stores if name in store]
+    return [each for each in found if each.shape == found[0].shape]
 
 
 def _drops_nan(standing: FinalistResult | None) -> list[str]:

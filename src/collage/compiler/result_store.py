@@ -21,7 +21,7 @@ from collage.compiler.problem import Problem
 from collage.cost.statistics import Interval, Summary
 from collage.cost.workload_key import METHOD, runtime_settings
 from collage.database import FactKind
-from collage.explain import TriedRecord, as_json, from_json
+from collage.explain import Record, trimmed
 from collage.frontend import model_digest
 from collage.fusion import CandidateKernel, FusionReport
 from collage.measure.finalist import FinalistResult
@@ -30,11 +30,12 @@ from collage.measure.tuning_records import TuningRecords
 from collage.numerics.value_store import ValueStore
 from collage.plan import Plan
 from collage.plan_file import PlanFile
+from collage.report import SearchFacts
 from collage.search import SearchResult
 from collage.system.codec import Share
 from collage.system.machine import this_machine
 
-__all__ = ["CompileResult", "ResultStore", "SearchSummary"]
+__all__ = ["CompileResult", "ResultStore", "search_facts"]
 
 _ELSEWHERE = (
     "db",
@@ -52,70 +53,42 @@ _ELSEWHERE = (
 """Options that do not decide which plan is found, or that another part of the key stands for."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchSummary:
-    """The work of a search, for the report.
+def search_facts(
+    problem: Problem,
+    candidates: Iterable[CandidateKernel],
+    result: SearchResult[CandidateKernel] | None,
+    fusion: FusionReport,
+) -> SearchFacts:
+    """Return the work of a search, as far as the search itself knows of it.
 
-    Attributes:
-        stopped_by: See ``SearchResult``; ``not started`` where there was nothing to search.
-        candidates: Number of candidates.
-        keys: Number of distinct kernels among them.
-        states: Covered sets settled.
-        rounds: Times that the best path was searched again.
-        caps: Limits that were hit.
-        optimal: True if no cover by the candidates can cost less.
-        gap: Share of its cost that a better cover could save at most.
-        strategy: The name of the strategy that ran.
-        notes: The reasons why candidates were left out, a sentence each.
-        tuning: A sentence on the kernels that ``--tune`` tuned; empty without it.
+    Args:
+        problem: The model.
+        candidates: Among which it was searched.
+        result: Its result; None if it was not started.
+        fusion: The outcomes of the candidates that rules proposed.
     """
-
-    stopped_by: str = "not started"
-    candidates: int = 0
-    keys: int = 0
-    states: int = 0
-    rounds: int = 1
-    caps: tuple[str, ...] = ()
-    optimal: bool = False
-    gap: float | None = None
-    strategy: str = "none"
-    notes: tuple[str, ...] = ()
-    tuning: str = ""
-
-    @classmethod
-    def of(
-        cls,
-        problem: Problem,
-        candidates: Iterable[CandidateKernel],
-        result: SearchResult[CandidateKernel] | None,
-        fusion: FusionReport,
-    ) -> SearchSummary:
-        """Return the summary of a search.
-
-        Args:
-            problem: The model.
-            candidates: Among which it was searched.
-            result: Its result; None if it was not started.
-            fusion: The outcomes of the candidates that rules proposed.
-        """
-        candidates = list(candidates)
-        keys = {problem.key_of(candidate) for candidate in candidates}
-        capped, notes = tuple(fusion.capped), tuple(fusion.notes)
-        if result is None:
-            return cls(candidates=len(candidates), keys=len(keys), caps=capped, notes=notes)
-        found, statistics = result.partitioning, result.statistics
-        return cls(
-            result.stopped_by,
-            len(candidates),
-            len(keys),
-            statistics.states,
-            statistics.rounds,
-            (*capped, *statistics.caps),
-            found is not None and found.optimal,
-            None if found is None else found.gap,
-            result.strategy,
-            notes,
-        )
+    candidates = list(candidates)
+    facts = SearchFacts(
+        stopped_by="not started",
+        candidates=len(candidates),
+        keys=len({problem.key_of(candidate) for candidate in candidates}),
+        rounds=1,
+        caps=tuple(fusion.capped),
+        notes=tuple(fusion.notes),
+    )
+    if result is None:
+        return facts
+    found, statistics = result.partitioning, result.statistics
+    return replace(
+        facts,
+        algorithm=result.strategy,
+        stopped_by=result.stopped_by,
+        states=statistics.states,
+        rounds=statistics.rounds,
+        caps=(*facts.caps, *statistics.caps),
+        optimal=found is not None and found.optimal,
+        gap=None if found is None else found.gap,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +108,17 @@ class CompileResult:
     """
 
     finals: FinalComparison
-    search: SearchSummary
+    search: SearchFacts
     estimates_s: Mapping[str, tuple[float | None, ...]]
     predicted_s: Mapping[str, float | None]
     kernels_ok: bool | None = None
     kernels_error: float | None = None
     is_remembered: bool = False
-    tried: TriedRecord | None = None
+    tried: Record | None = None
     strategy_faults: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, problem: Problem, costs: CostTable, finals: FinalComparison, search: SearchSummary) -> CompileResult:
+    def of(cls, problem: Problem, costs: CostTable, finals: FinalComparison, search: SearchFacts) -> CompileResult:
         """Return the result of a comparison, with the expected times of its plans."""
         kernels = () if finals.plan is None else finals.plan.kernels
         outcomes = [costs.outcome_of(kernel) for kernel in kernels]
@@ -164,7 +137,12 @@ class CompileResult:
     def unmeasured(cls, finals: FinalComparison) -> CompileResult:
         """Return the result where nothing could be measured."""
         estimates: dict[str, tuple[float | None, ...]] = {p.name: (None,) * len(p.kernels) for p in finals.plans}
-        return cls(finals, SearchSummary(), estimates, {plan.name: None for plan in finals.plans})
+        return cls(
+            finals,
+            SearchFacts(stopped_by="not started", rounds=1),
+            estimates,
+            {plan.name: None for plan in finals.plans},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +183,11 @@ class _StoredResult:
     additive_error: float | None
     kernels_ok: bool | None
     kernels_error: Share | None
-    search: SearchSummary
+    search: SearchFacts
 
 
 _RESULT: FactKind[_StoredResult] = FactKind("result", _StoredResult)
-_TRIED: FactKind[Mapping[str, Any]] = FactKind("tried", Mapping[str, Any])
+_TRIED: FactKind[Record] = FactKind("tried", Record)
 
 
 class ResultStore:
@@ -287,15 +265,13 @@ class ResultStore:
         )
         self._database.keep_local_fact(_RESULT, stored, **self._name)
         if result.tried is not None:
-            self._database.keep_local_fact(_TRIED, as_json(replace(result.tried, names=())), **self._name)
+            self._database.keep_local_fact(_TRIED, trimmed(replace(result.tried, names=())), **self._name)
 
-    def _tried(self) -> TriedRecord | None:
-        """Return the record of what was tried, without names; None if there is none, or it cannot be read."""
-        data = self._database.local_fact(_TRIED, **self._name)
-        try:
-            return None if data is None else from_json(data)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return None
+    def _tried(self) -> Record | None:
+        """Return the record of what was tried, with the names that operators have now; None if there is none."""
+        record = self._database.local_fact(_TRIED, **self._name)
+        names = tuple(str(node.name) for node in self._problem.graph.nodes)
+        return None if record is None or len(record.names) != len(names) else replace(record, names=names)
 
     def _stored(self, result: CompileResult, plan: Plan) -> _StoredPlan:
         file = plan_file_of(self._problem, plan, "", lambda target: target.title)

@@ -1,4 +1,4 @@
-"""The collector of the record of what was tried: candidates, targets, borders and plans of one compilation."""
+"""The collector of the record of what was tried: candidates, targets and borders of one compilation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from collage.compiler.break_even import Priced, Rest, cheapest_rests
-from collage.compiler.comparison_rows import why_left_out
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.lab import Lab
@@ -17,42 +16,23 @@ from collage.compiler.plans import predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.refusals import in_short
 from collage.cost.cost import Cost
-from collage.cost.outcome import Outcome, Status
-from collage.explain import (
-    Border,
-    ChosenKernel,
-    KernelStatus,
-    NodeRanges,
-    TargetAnswer,
-    TriedKernel,
-    TriedPlan,
-    TriedRecord,
-)
+from collage.cost.outcome import Outcome
+from collage.explain import Border, NodeRanges, Record, TargetAnswer, TriedKernel
 from collage.fusion import CandidateKernel, FusionReport, FusionSpec, UnionFusionRule
 from collage.graph import IndexSet, SubGraph, kernels_of, operators_of, value_nbytes
 from collage.plan import AnyKernel, Identity, Plan, PlannedKernel, identity_of
 from collage.runtime import KernelRecord
 from collage.search import SearchResult
+from collage.status import Status
 from collage.target import Target
 
-__all__ = ["record_of_build", "record_of_trials", "renamed"]
+__all__ = ["record_of_build", "record_of_plan", "record_of_trials"]
 
 _RUNNER_UP = FusionSpec("runner-up", UnionFusionRule(()), ())
 _MOST_VALUES = 8
 _NOT_ALLOWED = "it was not to be chosen: forced to another target, or forbidden"
-_INTEREST = {
-    KernelStatus.WRONG: 0,
-    KernelStatus.FAILED: 0,
-    KernelStatus.REFUSED: 0,
-    KernelStatus.MEASURED: 1,
-    KernelStatus.PREDICTED: 2,
-    KernelStatus.NOT_MEASURED: 3,
-}
-_ENDS = {
-    Status.OK: KernelStatus.MEASURED,
-    Status.WRONG: KernelStatus.WRONG,
-    Status.UNSUPPORTED: KernelStatus.REFUSED,
-}
+# The order in which candidates are kept: faults, refusals and measurements, then near misses.
+_INTEREST = {Status.OK: 1, Status.PREDICTED: 2, Status.NOT_MEASURED: 3}
 
 
 def record_of_trials(
@@ -62,7 +42,7 @@ def record_of_trials(
     has_costs: bool = False,
     found: SearchResult[CandidateKernel] | None = None,
     fusion: FusionReport | None = None,
-) -> TriedRecord:
+) -> Record:
     """Return the record of a compilation that ends with these finals.
 
     Args:
@@ -73,79 +53,45 @@ def record_of_trials(
         fusion: Notes on candidates that were left out.
     """
     plan = finals.plan
-    assert plan is not None and finals.recipe is not None
+    assert plan is not None
     problem, costs = lab.problem, lab.costs if has_costs else None
     collector = _Collector(lab, costs)
     collector.add_candidates(plan)
     predicted = None if costs is None else predicted_s(problem, costs, plan)
     rows = collector.priced(plan, predicted)
-    names = [record.name for record in finals.recipe.kernels]
-    launches = [collector.launch_s(place) if len(plan.kernels) > 1 else 0.0 for place in plan.kernels]
-    return TriedRecord(
-        tuple(str(node.name) for node in problem.graph.nodes),
-        tuple(node.op_type for node in problem.graph.nodes),
-        plan.name,
-        _us(predicted),
-        tuple(
-            ChosenKernel(
-                name,
-                rows[identity_of(place)],
-                1e6 * launch_s,
-                None if place.device is None else str(place.device),
-                place.branch,
+    chosen = [rows.pop(identity_of(place)) for place in plan.kernels]
+    return Record(
+        names=tuple(str(node.name) for node in problem.graph.nodes),
+        op_types=tuple(node.op_type for node in problem.graph.nodes),
+        tried=(*chosen, *sorted(rows.values(), key=lambda row: _interest(row, _us(predicted)))),
+        borders=tuple(collector.borders(plan)),
+        targets=tuple(collector.answer(target) for target in lab.survey.baselines),
+        stopped_by="not started" if found is None else found.stopped_by,
+        min_gain=problem.options.min_gain,
+        notes=() if fusion is None else tuple(fusion.notes),
+    )
+
+
+def record_of_plan(problem: Problem, plan: Plan, note: str) -> Record:
+    """Return the record of a plan that no measured search found, with the origin of the plan."""
+    return Record(
+        names=tuple(str(node.name) for node in problem.graph.nodes),
+        op_types=tuple(node.op_type for node in problem.graph.nodes),
+        tried=tuple(
+            TriedKernel(
+                NodeRanges.from_bits(place.sub_graph.inside.bits),
+                str(place.target),
+                Status.NOT_MEASURED,
+                rule=place.rule,
             )
-            for name, place, launch_s in zip(names, plan.kernels, launches, strict=True)
+            for place in plan.kernels
         ),
-        tuple(collector.borders(plan, names)),
-        tuple(collector.plans(finals)),
-        tuple(collector.answer(target) for target in lab.survey.baselines),
-        tuple(sorted(rows.values(), key=lambda row: _interest(row, _us(predicted)))),
-        {},
-        "not started" if found is None else found.stopped_by,
-        problem.options.min_gain,
-        () if fusion is None else tuple(fusion.notes),
+        notes=(note,),
     )
 
 
-def renamed(record: TriedRecord, problem: Problem, finals: FinalComparison) -> TriedRecord:
-    """Return an earlier record with the names that operators and kernels have now, and with the plan that is returned now."""
-    plan, recipe = finals.plan, finals.recipe
-    assert plan is not None and recipe is not None
-    names = [kernel.name for kernel in recipe.kernels]
-    record = replace(record, names=tuple(str(node.name) for node in problem.graph.nodes))
-    wanted = [(NodeRanges.from_bits(place.sub_graph.inside.bits), str(place.target)) for place in plan.kernels]
-    if wanted == [(chosen.kernel.nodes, chosen.kernel.target) for chosen in record.kernels]:
-        new = {chosen.name: name for chosen, name in zip(record.kernels, names, strict=True)}
-        return replace(
-            record,
-            kernels=tuple(replace(chosen, name=new[chosen.name]) for chosen in record.kernels),
-            borders=tuple(
-                replace(border, before=new[border.before], after=new[border.after]) for border in record.borders
-            ),
-        )
-    # Plans were compared again, and another one won.
-    known = {(row.nodes, row.target): row for row in record.tried}
-    unknown = [TriedKernel(nodes, target, KernelStatus.NOT_MEASURED) for nodes, target in wanted]
-    rows = [known.get(key, row) for key, row in zip(wanted, unknown, strict=True)]
-    return replace(
-        record,
-        plan=plan.name,
-        predicted_us=next((each.predicted_us for each in record.plans if each.name == plan.name), None),
-        kernels=tuple(
-            ChosenKernel(name, row, branch=place.branch)
-            for name, row, place in zip(names, rows, plan.kernels, strict=True)
-        ),
-        borders=(),
-        plans=tuple(replace(each, is_returned=each.name == plan.name) for each in record.plans),
-        notes=(
-            *record.notes,
-            "plans were compared again: borders are not known, and limits are those of the plan before",
-        ),
-    )
-
-
-def record_of_build(model: ir.Model, kernels: Sequence[KernelRecord], note: str) -> TriedRecord:
-    """Return the record of a partitioned model without a measured search: its operators and kernels.
+def record_of_build(model: ir.Model, kernels: Sequence[KernelRecord], note: str) -> Record:
+    """Return the record of a partitioned model without a search: its operators, and a row for each kernel.
 
     Args:
         model: The partitioned model.
@@ -153,17 +99,15 @@ def record_of_build(model: ir.Model, kernels: Sequence[KernelRecord], note: str)
         note: The origin of the partitioning.
     """
     functions = {str(call.node.name): call.function for call in kernels_of(model)}
-    names, types, chosen = list[str](), list[str](), list[ChosenKernel]()
+    names, types, tried = list[str](), list[str](), list[TriedKernel]()
     for kernel in kernels:
         function, begin = functions[kernel.name], len(names)
         for node in operators_of(model, function):
             names.append(str(node.name or ""))
             types.append(node.op_type)
         nodes, rule = NodeRanges(((begin, len(names) - 1),)), function.metadata_props.get("rule", "")
-        row = TriedKernel(nodes, kernel.target, KernelStatus.NOT_MEASURED, rule=rule)
-        chosen.append(ChosenKernel(kernel.name, row, device=kernel.device, branch=kernel.branch))
-    tried = tuple(each.kernel for each in chosen)
-    return TriedRecord(tuple(names), tuple(types), "as given", kernels=tuple(chosen), tried=tried, notes=(note,))
+        tried.append(TriedKernel(nodes, kernel.target, Status.NOT_MEASURED, rule=rule))
+    return Record(tuple(names), tuple(types), tuple(tried), notes=(note,))
 
 
 @dataclass(slots=True)
@@ -207,12 +151,10 @@ class _Collector:
         if outcome is None:
             self.rows[identity_of(kernel)] = self._not_measured(candidate, nodes, rule)
             return
-        status = _ENDS.get(outcome.status, KernelStatus.FAILED)
+        status = outcome.status
         reason = "" if outcome.reason is None else in_short(outcome.reason, self.lab.session.workspace)
-        if status is KernelStatus.FAILED:
-            reason = f"{outcome.status.value}: {reason}" if reason else outcome.status.value
         if outcome.ok and self.costs is not None and self.costs.known_cost(candidate) == Cost.INVALID:
-            status, reason = KernelStatus.WRONG, "wrong with its own weights, where an equal kernel was right"
+            status, reason = Status.WRONG, "wrong with its own weights, where an equal kernel was right"
         time = outcome.time
         self.rows[identity_of(kernel)] = TriedKernel(
             nodes,
@@ -221,7 +163,7 @@ class _Collector:
             None if time is None else time.median_s * 1e6,
             None if time is None else max(0.0, time.median_s * (1.0 - time.spread)) * 1e6,
             None if time is None else time.median_s * (1.0 + time.spread) * 1e6,
-            outcome.error,
+            outcome.error if outcome.error is not None and math.isfinite(outcome.error) else None,
             reason,
             rule,
             outcome.build_s or None,
@@ -232,9 +174,9 @@ class _Collector:
         """Return the row of a candidate without outcome: refused operator by operator, expected, or neither."""
         reason = self._refusal(candidate.sub_graph, candidate.target)
         if reason is not None:
-            return TriedKernel(nodes, str(candidate.target), KernelStatus.REFUSED, reason=reason, rule=rule)
+            return TriedKernel(nodes, str(candidate.target), Status.REFUSED, reason=reason, rule=rule)
         seconds = None if self.costs is None else self.costs.expected_s(candidate)
-        status = KernelStatus.NOT_MEASURED if seconds is None else KernelStatus.PREDICTED
+        status = Status.NOT_MEASURED if seconds is None else Status.PREDICTED
         return TriedKernel(nodes, str(candidate.target), status, _us(seconds), rule=rule)
 
     def _refusal(self, sub_graph: SubGraph, target: Target) -> str | None:
@@ -307,31 +249,33 @@ class _Collector:
             return Priced(sub_graph.inside.bits, math.inf)
         assert self.costs is not None
         row, candidate = self.rows[key], _candidate(*key)
-        if row.status is KernelStatus.MEASURED:
+        if row.status is Status.OK:
             known = self.costs.known_cost(candidate)
             seconds = math.inf if known is None else known.seconds
-        elif row.status is KernelStatus.PREDICTED and row.time_us is not None:
+        elif row.status is Status.PREDICTED and row.time_us is not None:
             seconds = row.time_us * 1e-6
         else:
             seconds = math.inf
-        is_expected = row.status is KernelStatus.PREDICTED
+        is_expected = row.status is Status.PREDICTED
         return Priced(sub_graph.inside.bits, seconds + self._launch_of(key), is_expected)
 
-    def borders(self, plan: Plan, names: Sequence[str]) -> Iterable[Border]:
+    def borders(self, plan: Plan) -> Iterable[Border]:
         """Yield the borders between kernels of the plan that hand values to each other."""
         made = {value: place for place, kernel in enumerate(plan.kernels) for value in kernel.sub_graph.output_values()}
-        for after, kernel in enumerate(plan.kernels):
+        for kernel in plan.kernels:
             crossing: dict[int, list[str]] = {}
             sizes: dict[int, list[int | None]] = {}
             for value in kernel.sub_graph.input_values():
                 if value in made:
                     crossing.setdefault(made[value], []).append(str(value.name))
                     sizes.setdefault(made[value], []).append(value_nbytes(value, self._shape(str(value.name))))
-            for before, values in crossing.items():
-                known = [size for size in sizes[before] if size is not None]
+            for place, values in crossing.items():
+                known = [size for size in sizes[place] if size is not None]
                 nbytes = sum(known) if len(known) == len(values) else None
-                border = Border(names[before], names[after], tuple(values[:_MOST_VALUES]), len(values), nbytes, None)
-                yield self._priced_border(border, plan.kernels[before], kernel)
+                maker = plan.kernels[place]
+                before, after = (NodeRanges.from_bits(each.sub_graph.inside.bits) for each in (maker, kernel))
+                border = Border(before, after, tuple(values[:_MOST_VALUES]), len(values), nbytes)
+                yield self._priced_border(border, maker, kernel)
 
     def _shape(self, name: str) -> Sequence[int] | None:
         values = self.lab.session.values
@@ -369,26 +313,6 @@ class _Collector:
             saves_us=_us(saves_s),
         )
 
-    def plans(self, finals: FinalComparison) -> Iterable[TriedPlan]:
-        """Yield the plans of the final comparison."""
-        returned = finals.plan
-        assert returned is not None
-        owners = _owners(returned)
-        for plan in finals.plans:
-            standing = finals.standings.get(plan.name)
-            yield TriedPlan(
-                plan.name,
-                tuple(str(target) for target in plan.targets),
-                len(plan.kernels),
-                "not compared" if standing is None else standing.status.value,
-                None if self.costs is None else _us(predicted_s(self.lab.problem, self.costs, plan)),
-                None if standing is None else _us(standing.paired_s),
-                in_short("" if standing is None else why_left_out(standing) or "", self.lab.session.workspace),
-                plan.name == returned.name,
-                plan.single is not None,
-                NodeRanges.of(i for i, owner in _owners(plan).items() if owners.get(i) != owner),
-            )
-
     def answer(self, target: Target) -> TargetAnswer:
         """Return the answer of a target about the whole model."""
         found = self.lab.survey.baselines[target]
@@ -399,10 +323,10 @@ class _Collector:
         for i, support in found.support.items():
             if not support.ok:
                 refuses.setdefault(in_short(support.reason or "not taken", workspace), []).append(i)
-        status = _ENDS.get(whole.status, KernelStatus.FAILED)
+        status = whole.status
         reason = in_short(whole.reason or "", workspace)
         if whole.ok and not self.lab.survey.is_right(whole):
-            status = KernelStatus.WRONG
+            status = Status.WRONG
             reason = f"differs by {whole.error:.1e} of the largest output, more than {self.lab.problem.tolerance:.0e}"
         return TargetAnswer(
             str(target),
@@ -420,17 +344,12 @@ def _candidate(sub_graph: SubGraph, target: Target, bodies: tuple[Plan, ...] = (
     return CandidateKernel(sub_graph, target, _RUNNER_UP, (), bodies=bodies)
 
 
-def _owners(plan: Plan) -> Mapping[int, tuple[IndexSet, Target]]:
-    """Return the kernel that holds each operator, as its operators and its target."""
-    return {i: (place.sub_graph.inside, place.target) for place in plan.kernels for i in place.sub_graph.inside}
-
-
 def _interest(row: TriedKernel, predicted_us: float | None) -> tuple[int, float, int]:
     """Return a sort key for candidates by interest: failures, measurements, then near misses."""
     excess = math.inf
     if predicted_us is not None and row.limit_us is not None and row.time_us is not None:
         excess = row.time_us - row.limit_us
-    return _INTEREST[row.status], excess if row.status is KernelStatus.PREDICTED else 0.0, row.nodes.first
+    return _INTEREST.get(row.status, 0), excess if row.status is Status.PREDICTED else 0.0, row.nodes.first
 
 
 def _us(seconds: float | None) -> float | None:

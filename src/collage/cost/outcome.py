@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from collage._errors import CompileError, ToolchainError, Unsupported, WorkerDied, WorkerOutOfMemory, WorkerTimeout
 from collage.cost.cost import Cost
 from collage.cost.statistics import Summary
+from collage.status import Status
 
-__all__ = ["Outcome", "Status", "failed"]
-
-
-class Status(StrEnum):
-    """The result of an attempt to build and measure a kernel."""
-
-    OK = "ok"
-    UNSUPPORTED = "unsupported"
-    COMPILE_ERROR = "compile error"
-    CRASH = "crash"
-    TIMEOUT = "time-out"
-    OUT_OF_MEMORY = "out of memory"
-    WRONG = "wrong"
+__all__ = ["Outcome", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +48,9 @@ def failed(error: ToolchainError, build_s: float) -> Outcome:
     kinds: list[tuple[type[ToolchainError], Status]] = [
         (WorkerTimeout, Status.TIMEOUT),
         (WorkerOutOfMemory, Status.OUT_OF_MEMORY),
-        (WorkerDied, Status.CRASH),
-        (Unsupported, Status.UNSUPPORTED),
-        (CompileError, Status.COMPILE_ERROR),
+        (WorkerDied, Status.CRASHED),
+        (Unsupported, Status.REFUSED),
+        (CompileError, Status.FAILED),
     ]
-    status = next((status for kind, status in kinds if isinstance(error, kind)), Status.COMPILE_ERROR)
+    status = next((status for kind, status in kinds if isinstance(error, kind)), Status.FAILED)
     return Outcome(status, str(error)[:2000], build_s=build_s)

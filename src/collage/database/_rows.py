@@ -8,9 +8,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.cost.workload_key import WorkloadKey, digest_of
+from collage.status import OUTCOMES, Status
 from collage.system.codec import check_bounds, read_text
 
 __all__ = [
@@ -79,7 +80,7 @@ def why_no_key(parts: Any) -> str | None:
 
 def outcome_of(row: Mapping[str, Any]) -> Outcome | None:
     """Return the outcome in a row; None if it is not valid: its status, a time or its digest is wrong."""
-    if parts_of(row) is None or not isinstance(row["status"], str) or row["status"] not in tuple(Status):
+    if parts_of(row) is None or not isinstance(row["status"], str) or row["status"] not in OUTCOMES:
         return None
     status = Status(row["status"])
     measured = _summary(row) if row["median_s"] is not None else None

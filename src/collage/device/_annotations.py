@@ -8,7 +8,7 @@ models are copied and partitioned.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from collage._errors import ConfigError, TargetError
 from collage.device._scope import ScopeLike, SEScope, as_scope
+from collage.graph import all_graphs
 
 __all__ = [
     "CANDIDATES",
@@ -199,7 +200,7 @@ _parse = lru_cache(1024)(SEScope.parse)
 def _find(model: ir.Model, name: str) -> Annotated:
     values: dict[str, Annotated] = {}
     nodes: dict[str, Annotated] = {}
-    for graph in _graphs(model):
+    for graph in all_graphs(model):
         for value in (*graph.inputs, *graph.initializers.values()):
             values.setdefault(str(value.name), value)
         for node in graph:
@@ -210,10 +211,3 @@ def _find(model: ir.Model, name: str) -> Annotated:
     if found is None:
         raise ConfigError(unknown_name("value or node", name, sorted({*values, *nodes} - {"None", ""})))
     return found
-
-
-def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    yield from model.graphs()
-    for function in model.functions.values():
-        yield function.graph
-        yield from function.graph.subgraphs()

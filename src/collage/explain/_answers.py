@@ -5,15 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from collage.explain._record import ChosenKernel, TargetAnswer, TriedKernel
-from collage.explain._text import columns, counted, first_of, limit_words, ms, outcome_words, printable, short
-from collage.report import BodyKernelRow
+from collage.explain._record import TargetAnswer, TriedKernel
+from collage.explain._text import STATUS_WORDS, columns, first_of, limit_words, ms, outcome_words
+from collage.report import BodyKernelRow, short_name
+from collage.system.texts import counted, printable
 
-__all__ = ["KernelExplanation", "NodeExplanation", "RunnerUp", "TargetExplanation"]
+__all__ = ["ChosenKernel", "KernelExplanation", "NodeExplanation", "RunnerUp", "TargetExplanation"]
 
 _SHOWN_RUNNER_UPS = 3
 _SHOWN_ROWS = 30
 _NO_TIME = "no time"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenKernel:
+    """One kernel of the returned plan.
+
+    Attributes:
+        name: Its name in the executable.
+        kernel: The candidate that it is.
+        device: The device that it runs on, if devices were planned.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is
+            in none.
+    """
+
+    name: str
+    kernel: TriedKernel
+    device: str | None = None
+    branch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +73,7 @@ class KernelExplanation:
 
         The cells are name, operators, target, time, share and runner-ups, whose times are those of the search.
         """
-        bodies = [(f"  {each.name}", each.operators, short(each.target), "", "", "") for each in self.bodies]
+        bodies = [(f"  {each.name}", each.operators, short_name(each.target), "", "", "") for each in self.bodies]
         return [self._cells(), *bodies]
 
     def _cells(self) -> tuple[str, ...]:
@@ -63,7 +82,7 @@ class KernelExplanation:
         return (
             self.chosen.name + ("" if self.chosen.branch is None else f" (branch {self.chosen.branch})"),
             self.operators,
-            short(kernel.target),
+            short_name(kernel.target),
             ms(self.time_us) or _NO_TIME,
             "" if self.share is None else f"{self.share:.0%}",
             "; ".join(told) or "no other target",
@@ -73,9 +92,9 @@ class KernelExplanation:
 def _runner_up(found: RunnerUp) -> str:
     kernel = found.kernel
     if kernel.time_us is None:
-        return f"{short(kernel.target)}: {outcome_words(kernel)}"
+        return f"{short_name(kernel.target)}: {outcome_words(kernel)}"
     margin = "" if found.margin is None else f" ({found.margin:+.0%})"
-    return f"{short(kernel.target)} {ms(kernel.time_us)}{margin}" + ("" if kernel.is_measured else " expected")
+    return f"{short_name(kernel.target)} {ms(kernel.time_us)}{margin}" + ("" if kernel.is_measured else " expected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +122,13 @@ class NodeExplanation:
     def __str__(self) -> str:
         lines = [f"operator #{self.index} {self.name} ({self.op_type})"]
         if self.chosen is not None:
-            lines.append(f"runs in {self.chosen.name} on {short(self.chosen.kernel.target)}")
+            lines.append(f"runs in {self.chosen.name} on {short_name(self.chosen.kernel.target)}")
         rows = [
-            (f"{short(row.target)}", words, outcome_words(row), _limit_of(row, self.chosen), row.rule)
+            (f"{short_name(row.target)}", words, outcome_words(row), _limit_of(row, self.chosen), row.rule)
             for row, words in zip(self.candidates, self.labels, strict=True)
         ]
         lines += first_of(columns(rows), _SHOWN_ROWS, "candidates")
-        lines += [f"{short(target)} does not take it: {reason}" for target, reason in self.refusals.items()]
+        lines += [f"{short_name(target)} does not take it: {reason}" for target, reason in self.refusals.items()]
         if not rows and not self.refusals:
             lines.append("the record has no candidate with it")
         return printable("\n".join(lines))
@@ -142,13 +161,13 @@ class TargetExplanation:
     labels: Mapping[str, str]
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{count} {status}" for status, count in self.counts.items()) or "no candidates"
-        lines = [f"{short(self.target)}: {self.why_not}", f"offered: {counts}"]
+        counts = ", ".join(f"{count} {STATUS_WORDS.get(status, status)}" for status, count in self.counts.items())
+        lines = [f"{short_name(self.target)}: {self.why_not}", f"offered: {counts or 'no candidates'}"]
         answer = self.answer
         if answer is not None and answer.whole is not None:
             time = f", {ms(answer.whole_us)} ms" if answer.whole_us is not None else ""
             reason = f": {answer.reason}" if answer.reason else ""
-            lines.append(f"whole model: {answer.whole.value}{time}{reason}")
+            lines.append(f"whole model: {STATUS_WORDS.get(answer.whole, answer.whole)}{time}{reason}")
         if answer is not None and answer.is_available:
             lines.append(f"takes {counted(len(answer.takes), 'operator')}")
             lines += [

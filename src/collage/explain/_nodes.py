@@ -46,24 +46,20 @@ class NodeRanges:
         return cls(tuple(ranges))
 
     @classmethod
-    def parse(cls, text: str, count: int) -> NodeRanges:
+    def parse(cls, text: str) -> NodeRanges:
         """Parse the printed form, such as ``0-26,30``.
 
-        Args:
-            text: The ranges.
-            count: The number of operators of the model.
-
         Raises:
-            ValueError: The text is malformed, not ascending, or names an operator that does not exist.
+            ValueError: The text is malformed, or not ascending.
         """
         ranges: list[tuple[int, int]] = []
-        for part in text.split(","):
+        for part in text.split(",") if text else ():
             match = _RANGE.fullmatch(part)
             if match is None:
                 raise ValueError(f"{part[:40]!r} is not a range of operators")
             first, last = int(match[1]), int(match[2] or match[1])
-            if last < first or last >= count or (ranges and first <= ranges[-1][1] + 1):
-                raise ValueError(f"{part!r} is not in ascending order, or names none of the model's {count} operators")
+            if last < first or (ranges and first <= ranges[-1][1] + 1):
+                raise ValueError(f"{part!r} is not in ascending order")
             ranges.append((first, last))
         return cls(tuple(ranges))
 

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from typing import Annotated
 
 from collage.explain._nodes import NodeRanges
+from collage.status import Status
+from collage.system.codec import RARE, Count, Within
 
-__all__ = ["Border", "ChosenKernel", "KernelStatus", "TargetAnswer", "TriedKernel", "TriedPlan", "TriedRecord"]
+__all__ = ["TEXT", "Border", "Record", "TargetAnswer", "TriedKernel"]
 
+# Characters of a text.
+TEXT = 500
+# A sum of a few of these is finite, and so is their ratio to a nanosecond.
+_LARGEST = 1e15
 
-class KernelStatus(StrEnum):
-    """The end of one candidate kernel."""
-
-    MEASURED = "measured"
-    """Built, right, and timed."""
-    PREDICTED = "predicted only"
-    """Neither built nor timed: its expected time promised no gain, or the search ended before."""
-    REFUSED = "refused"
-    """The toolchain refuses it without building it."""
-    FAILED = "failed"
-    """The toolchain took it, and did not build it, crashed, or was stopped."""
-    WRONG = "wrong"
-    """Built and run, and its outputs are not right."""
-    NOT_MEASURED = "not measured"
-    """Never considered: left out before the search, with the reason."""
+Text = Annotated[str, Within(0, TEXT)]
+Us = Annotated[float, Within(0.0, _LARGEST)]
+_Signed = Annotated[float, Within(-_LARGEST, _LARGEST)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,43 +45,27 @@ class TriedKernel:
     """
 
     nodes: NodeRanges
-    target: str
-    status: KernelStatus
-    time_us: float | None = None
-    low_us: float | None = None
-    high_us: float | None = None
-    error: float | None = None
-    reason: str = ""
-    rule: str = ""
-    build_s: float | None = None
-    is_recorded: bool = False
-    limit_us: float | None = None
-    limit_is_expected: bool = False
+    target: Text
+    status: Status
+    time_us: Us | None = field(default=None, metadata=RARE)
+    low_us: Us | None = field(default=None, metadata=RARE)
+    high_us: Us | None = field(default=None, metadata=RARE)
+    error: Us | None = field(default=None, metadata=RARE)
+    reason: Text = field(default="", metadata=RARE)
+    rule: Text = field(default="", metadata=RARE)
+    build_s: Us | None = field(default=None, metadata=RARE)
+    is_recorded: bool = field(default=False, metadata=RARE)
+    limit_us: Us | None = field(default=None, metadata=RARE)
+    limit_is_expected: bool = field(default=False, metadata=RARE)
+
+    def __post_init__(self) -> None:
+        if not self.nodes.ranges:
+            raise ValueError("a kernel without operators")
 
     @property
     def is_measured(self) -> bool:
         """True if ``time_us`` is a measurement."""
-        return self.status is KernelStatus.MEASURED
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenKernel:
-    """One kernel of the returned plan.
-
-    Attributes:
-        name: Its name in the executable.
-        kernel: The candidate that it is.
-        launch_us: Cost in µs of the kernel beyond its own time in a chain of kernels; 0 if it runs alone.
-        device: The device that it runs on, if devices were planned.
-        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is
-            in none.
-    """
-
-    name: str
-    kernel: TriedKernel
-    launch_us: float = 0.0
-    device: str | None = None
-    branch: int | None = None
+        return self.status is Status.OK
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +73,8 @@ class Border:
     """A border between two kernels of the returned plan: the second reads values of the first.
 
     Attributes:
-        before: Name of the kernel that makes the values.
-        after: Name of the kernel that reads them.
+        before: Operators of the kernel that makes the values.
+        after: Operators of the kernel that reads them.
         values: Names of the values, the first few.
         count: The number of values.
         nbytes: Their size; None if it is not known.
@@ -108,45 +86,16 @@ class Border:
             would be predicted to be faster without the border.
     """
 
-    before: str
-    after: str
-    values: tuple[str, ...]
-    count: int
-    nbytes: int | None
-    cost_us: float | None
-    joined_target: str = ""
-    joined_us: float | None = None
+    before: NodeRanges
+    after: NodeRanges
+    values: tuple[Text, ...]
+    count: Count
+    nbytes: Count | None = None
+    cost_us: Us | None = None
+    joined_target: Text = ""
+    joined_us: Us | None = None
     joined_is_measured: bool = False
-    saves_us: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TriedPlan:
-    """One plan that took part in the final comparison, or would have.
-
-    Attributes:
-        name: Its name in the report.
-        targets: Its targets, each once.
-        kernels: The number of its kernels.
-        status: ``ok``, or how it failed.
-        predicted_us: Predicted time.
-        measured_us: Measured time, end to end.
-        reason: One sentence, if it has no time.
-        is_returned: True for the plan of the executable.
-        is_single: True if it is one target alone.
-        differs: Operators that it gives to other kernels than the returned plan does.
-    """
-
-    name: str
-    targets: tuple[str, ...]
-    kernels: int
-    status: str
-    predicted_us: float | None = None
-    measured_us: float | None = None
-    reason: str = ""
-    is_returned: bool = False
-    is_single: bool = False
-    differs: NodeRanges = field(default_factory=NodeRanges)
+    saves_us: _Signed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,30 +113,26 @@ class TargetAnswer:
         refuses: Operators that it refuses, by reason.
     """
 
-    target: str
+    target: Text
     is_available: bool
-    reason: str = ""
-    build: str = ""
-    whole: KernelStatus | None = None
-    whole_us: float | None = None
+    reason: Text = ""
+    build: Text = ""
+    whole: Status | None = None
+    whole_us: Us | None = None
     takes: NodeRanges = field(default_factory=NodeRanges)
     refuses: Mapping[str, NodeRanges] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class TriedRecord:
-    """Everything that a compilation looked at.
+class Record:
+    """Everything that a compilation looked at. The returned plan, and the plans that it was compared with, are in the report.
 
     Attributes:
-        names: Names of the operators of the prepared model, by index.
+        names: Names of the operators of the prepared model, by index; ``#`` and the index if they are not kept.
         op_types: Their types.
-        plan: Name of the returned plan.
-        predicted_us: Its predicted time; None if not all its kernels were measured.
-        kernels: Its kernels, in the order in which they run.
-        borders: The borders between them.
-        plans: All plans that were built for the final comparison.
+        tried: Candidate kernels: those of the returned plan, then the most interesting ones.
+        borders: The borders between kernels of the returned plan.
         targets: The answers of the targets of the menu, in its order.
-        tried: Candidate kernels, the most interesting ones first.
         dropped: Number of candidates that the record has no room for, by status.
         stopped_by: The reason why the search ended, see ``SearchResult``; ``not started`` if there was nothing to search.
         min_gain: The share that a plan had to promise to be worth measuring.
@@ -195,15 +140,30 @@ class TriedRecord:
     """
 
     names: tuple[str, ...]
-    op_types: tuple[str, ...]
-    plan: str
-    predicted_us: float | None = None
-    kernels: tuple[ChosenKernel, ...] = ()
-    borders: tuple[Border, ...] = ()
-    plans: tuple[TriedPlan, ...] = ()
-    targets: tuple[TargetAnswer, ...] = ()
+    op_types: tuple[Text, ...]
     tried: tuple[TriedKernel, ...] = ()
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    stopped_by: str = "not started"
-    min_gain: float = 0.0
-    notes: tuple[str, ...] = ()
+    borders: tuple[Border, ...] = ()
+    targets: tuple[TargetAnswer, ...] = ()
+    dropped: Mapping[str, Count] = field(default_factory=dict)
+    stopped_by: Text = "not started"
+    min_gain: Us = 0.0
+    notes: tuple[Text, ...] = ()
+
+    def __post_init__(self) -> None:
+        count = len(self.op_types)
+        if not self.names:
+            object.__setattr__(self, "names", tuple(f"#{i}" for i in range(count)))
+        if len(self.names) != count:
+            raise ValueError(f"{len(self.names)} names of {count} operators")
+        sets = [nodes for answer in self.targets for nodes in (answer.takes, *answer.refuses.values())]
+        sets += [row.nodes for row in self.tried]
+        sets += [nodes for border in self.borders for nodes in (border.before, border.after)]
+        if any(nodes.ranges and nodes.last >= count for nodes in sets):
+            raise ValueError(f"an operator that is none of the model's {count}")
+
+    def by_nodes(self) -> Mapping[NodeRanges, tuple[TriedKernel, ...]]:
+        """Return the candidates of each set of operators."""
+        rows: dict[NodeRanges, list[TriedKernel]] = {}
+        for row in self.tried:
+            rows.setdefault(row.nodes, []).append(row)
+        return {nodes: tuple(of_these) for nodes, of_these in rows.items()}

@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from collage._errors import TargetError
 from collage.explain._nodes import NodeRanges
-from collage.explain._record import Border, KernelStatus, TriedKernel, TriedRecord
+from collage.explain._record import Border, Record, TriedKernel
+from collage.report import short_name
+from collage.status import Status
+from collage.system.texts import printable
 from collage.target import Target
 
 __all__ = [
+    "STATUS_WORDS",
     "border_line",
     "columns",
-    "counted",
     "first_of",
     "label",
     "limit_words",
     "ms",
     "outcome_words",
-    "printable",
-    "short",
     "toolchain_of",
 ]
 
 _WIDEST = 60
-
-
-def printable(text: str) -> str:
-    """Return text without control characters for the terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with a noun: ``1 kernel``, ``2 kernels``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def short(target: str) -> str:
-    """Return the shortest text that names a target; another text as it is."""
-    try:
-        return Target.parse(target).short
-    except TargetError:
-        return target
+STATUS_WORDS: Mapping[str, str] = {Status.OK: "measured"}
+"""Statuses of candidates that sentences have another word for."""
 
 
 def toolchain_of(target: str) -> str:
@@ -52,7 +37,7 @@ def toolchain_of(target: str) -> str:
         return target
 
 
-def label(record: TriedRecord, nodes: NodeRanges) -> str:
+def label(record: Record, nodes: NodeRanges) -> str:
     """Return the operators of a kernel in a few words: ``Conv, Relu``, or ``Conv … Softmax (12)``."""
     count = len(nodes)
     if count > 3:
@@ -73,7 +58,7 @@ def outcome_words(row: TriedKernel) -> str:
         interval = f" [{ms(row.low_us)}, {ms(row.high_us)}]" if row.low_us is not None else ""
         known = ", known before" if row.is_recorded else ""
         return f"{ms(row.time_us)} ms{interval}{known}" + (f"; {row.reason}" if row.reason else "")
-    if row.status is KernelStatus.PREDICTED:
+    if row.status is Status.PREDICTED:
         return f"not measured; expected {ms(row.time_us)} ms"
     return f"{row.status.value}: {row.reason}" if row.reason else row.status.value
 
@@ -86,17 +71,17 @@ def limit_words(row: TriedKernel) -> str:
     return f"to be chosen: below {ms(row.limit_us)} ms{expected}" if row.limit_us > 0 else "would not be chosen if free"
 
 
-def border_line(border: Border) -> str:
-    """Return a border as one sentence."""
+def border_line(border: Border, before: str, after: str) -> str:
+    """Return a border between two kernels as one sentence."""
     more = f" and {border.count - 1} more" if border.count > 1 else ""
     size = "" if border.nbytes is None else f", {_size(border.nbytes)}"
-    told = f"{border.before} -> {border.after}: {border.values[0] if border.values else '?'}{more}{size}"
+    told = f"{before} -> {after}: {border.values[0] if border.values else '?'}{more}{size}"
     if border.cost_us is not None:
         told += f"; costs {ms(border.cost_us)} ms"
     if border.joined_us is None:
         return f"{told}; no target takes both as one kernel"
     how = "measured" if border.joined_is_measured else "expected"
-    told += f"; as one kernel on {short(border.joined_target)} {ms(border.joined_us)} ms ({how})"
+    told += f"; as one kernel on {short_name(border.joined_target)} {ms(border.joined_us)} ms ({how})"
     if border.saves_us is not None:
         verb = "saves" if border.saves_us >= 0 else "loses"
         told += f", so the border {verb} {ms(abs(border.saves_us))} ms"

@@ -14,7 +14,7 @@ from collage._errors import ModelError
 from collage.frontend._places import CheckedFile, Place, find_file
 from collage.frontend._proto import KEPT_BYTES
 from collage.frontend._tensors import TensorFacts
-from collage.graph import MappedTensor
+from collage.graph import MappedTensor, all_graphs
 
 __all__ = ["CheckedTensor", "check_external_data", "check_external_tensors", "load_small_tensors", "loaded", "pin"]
 
@@ -152,7 +152,7 @@ def loaded(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
 
 def _exchange(model: ir.Model, change: Callable[[ir.ExternalTensor, bool], ir.TensorProtocol]) -> None:
     """Replace all external tensors. ``change`` gets True for one that is not an initializer of the main graph."""
-    for graph in _all_graphs(model):
+    for graph in all_graphs(model):
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value = change(value.const_value, graph is not model.graph)
@@ -165,11 +165,3 @@ def _exchange(model: ir.Model, change: Callable[[ir.ExternalTensor, bool], ir.Te
                     if any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors):
                         changed = [change(t, True) if isinstance(t, ir.ExternalTensor) else t for t in tensors]
                         node.attributes[attribute.name] = ir.AttrTensors(attribute.name, changed)
-
-
-def _all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """The graphs, bodies, and functions of a model."""
-    yield from model.graphs()
-    for function in model.functions.values():
-        yield function.graph
-        yield from function.graph.subgraphs()

@@ -55,7 +55,7 @@ def classes_of(model: ir.Model) -> dict[str, Classes]:
     """Return the classes of each output that is made of maps, by its name.
 
     Raises:
-        ModelError: The metadata of the model on them are damaged.
+        ModelError: Their entry among the metadata of the model is damaged.
     """
     text = model.metadata_props.get(CLASSES)
     if text is None:

@@ -47,7 +47,7 @@ def _others(model: onnx.ModelProto) -> Iterator[tuple[Any, Any, int | None, Any]
     """Yield each text that is not Unicode: the message, the field, the index if the field is a list, and the bytes."""
     for message in itertools.islice(_messages(model), _MOST_MESSAGES):
         for field, value in _texts(message):
-            items = [(None, value)] if isinstance(value, str | bytes) else enumerate(value)
+            items: Any = [(None, value)] if isinstance(value, str | bytes) else enumerate(value)
             yield from ((message, field, index, text) for index, text in items if _is_other(text))
 
 

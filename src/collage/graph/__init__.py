@@ -31,7 +31,7 @@ from collage.graph._partition import GLOBAL_SYMBOL, PRIMITIVE, KernelSpec, parti
 from collage.graph._quotient import NotAcyclic
 from collage.graph._structural_hash import structural_hash, weight_class
 from collage.graph._sub_graph import ANY_VALID, NestedSubGraph, SubGraph, SubGraphConfig
-from collage.graph._traversal import GraphLike, bodies, constant_tensor, stored_tensor, used_values
+from collage.graph._traversal import GraphLike, all_graphs, bodies, constant_tensor, stored_tensor, used_values
 
 __all__ = [
     "ANY_VALID",
@@ -57,6 +57,7 @@ __all__ = [
     "OpKind",
     "SubGraph",
     "SubGraphConfig",
+    "all_graphs",
     "all_nodes",
     "bits_of",
     "bodies",

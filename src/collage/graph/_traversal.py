@@ -9,7 +9,16 @@ import onnx_ir as ir
 
 from collage._errors import ModelError
 
-__all__ = ["GraphLike", "bodies", "captured_values", "constant_tensor", "is_kernel_value", "post_dfs", "used_values"]
+__all__ = [
+    "GraphLike",
+    "all_graphs",
+    "bodies",
+    "captured_values",
+    "constant_tensor",
+    "is_kernel_value",
+    "post_dfs",
+    "used_values",
+]
 
 GraphLike: TypeAlias = ir.Graph | ir.Function
 """A main graph, a control-flow body, or a function: the source of a DataflowGraph."""
@@ -19,6 +28,14 @@ _NO_TENSORS = frozenset(
     {"Optional", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceMap"}
     | {"SplitToSequence", "StringConcat", "StringNormalizer", "StringSplit", "ZipMap", "CastMap"}
 )
+
+
+def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Yield the graphs of a model and of its functions, with those of bodies inside."""
+    yield from model.graphs()
+    for function in model.functions.values():
+        yield function.graph
+        yield from function.graph.subgraphs()
 
 
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:

@@ -25,6 +25,7 @@ from collage._errors import CollageError, UsageError
 from collage._version import __version__
 from collage.options import CompileOptions
 from collage.runtime import Executable, load
+from collage.system.codec import from_json, read_text
 
 __all__ = ["GraphCache", "GraphFacts", "VariantFacts", "fingerprint"]
 
@@ -46,11 +47,6 @@ class GraphFacts:
     returns: tuple[str, ...]
     written: tuple[int, ...]
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> GraphFacts:
-        """Read what ``asdict`` made; wrong types raise TypeError, ValueError or KeyError."""
-        return cls(tuple(str(name) for name in data["returns"]), _numbers(data["written"]))
-
 
 @dataclass(frozen=True, slots=True)
 class VariantFacts:
@@ -67,13 +63,6 @@ class VariantFacts:
     suited: tuple[tuple[int, ...], ...] = ()
     raced_on: str = ""
     raced: tuple[tuple[tuple[int, ...], bool], ...] = ()
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> VariantFacts:
-        """Read what ``asdict`` made; wrong types raise TypeError, ValueError or KeyError."""
-        raced = tuple((_numbers(alike), _flag(is_eager)) for alike, is_eager in data["raced"])
-        suited = tuple(_numbers(lengths) for lengths in data["suited"])
-        return cls(float(data["tolerance"]), suited, str(data["raced_on"]), raced)
 
 
 class GraphCache:
@@ -106,17 +95,17 @@ class GraphCache:
 
     def graph(self, key: str) -> GraphFacts | None:
         """Return the known facts about a graph; None if that is nothing."""
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            return GraphFacts.from_json(json.loads((self._folder / f"{key}.json").read_text(encoding="utf-8")))
+        with contextlib.suppress(OSError, ValueError):
+            return from_json(GraphFacts, read_text((self._folder / f"{key}.json").read_bytes()))
         return None
 
     def variant(self, key: str) -> tuple[VariantFacts, Executable] | None:
         """Return a compiled graph; None if there is none, or it does not load."""
         if not self._is_read:
             return None
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, CollageError):
-            told = json.loads((self._folder / f"{key}.json").read_text(encoding="utf-8"))
-            return VariantFacts.from_json(told), load(self._folder / f"{key}.collage", trusted=True)
+        with contextlib.suppress(OSError, ValueError, CollageError):
+            facts: VariantFacts = from_json(VariantFacts, read_text((self._folder / f"{key}.json").read_bytes()))
+            return facts, load(self._folder / f"{key}.collage", trusted=True)
         return None
 
     def keep(self, key: str, executable: Executable) -> bool:
@@ -248,15 +237,3 @@ def _digest_of(tensor: torch.Tensor) -> bytes:
     if plain.numel():
         digest.update(memoryview(plain.reshape(-1).view(torch.uint8).numpy()))
     return digest.digest()
-
-
-def _numbers(data: Any) -> tuple[int, ...]:
-    if not isinstance(data, list | tuple) or not all(type(number) is int for number in data):
-        raise TypeError(f"{str(data)[:80]!r} is not a list of numbers")
-    return tuple(data)
-
-
-def _flag(data: Any) -> bool:
-    if not isinstance(data, bool):
-        raise TypeError(f"{str(data)[:80]!r} is neither true nor false")
-    return data

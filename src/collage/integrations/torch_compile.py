@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import warnings
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -90,10 +89,7 @@ class _Variant:
     Attributes:
         executable: The compiled graph.
         varying: Positions of the arguments that it takes.
-        positions: Positions of the arguments whose values it has.
-        bound: These arguments.
-        stamps: Their versions and places in memory when it was compiled.
-        watch: Their contents.
+        watch: The arguments whose values it has.
         suits: Tells if it was compiled for arguments of these lengths; None if it was loaded, and that is not known yet.
         tolerance: The tolerance.
         key: Its name in the cache, None if it is not kept.
@@ -103,9 +99,6 @@ class _Variant:
 
     executable: Executable
     varying: list[int]
-    positions: list[int]
-    bound: list[weakref.ref[torch.Tensor]]
-    stamps: list[tuple[int, int]]
     watch: WeightWatch
     suits: Call | None
     tolerance: float
@@ -115,22 +108,17 @@ class _Variant:
 
     def changed(self, arguments: Sequence[Any]) -> list[int]:
         """Return positions of arguments that have other values than it was compiled with."""
-        were = zip(self.positions, self.bound, self.stamps, strict=True)
-        counted = [i for i, ref, was in were if ref() is not arguments[i] or _stamp(arguments[i]) != was]
-        if counted or (now := self.watch.changed_now()):
-            return counted or now
-        if late := self.watch.changed_before():
+        if self.watch.are_same(arguments):
+            return []
+        positions, is_late = self.watch.changed(arguments)
+        if is_late:
             warnings.warn(
                 "collage: a weight was changed in a way that PyTorch does not count, such as through tensor.data; results "
                 f"of up to {self.watch.pieces} calls before this one were computed with the old value",
                 RuntimeWarning,
                 stacklevel=6,
             )
-        return late
-
-    def gone(self) -> list[int]:
-        """Return the positions of arguments whose tensors were deleted or replaced."""
-        return [i for i, ref in zip(self.positions, self.bound, strict=True) if ref() is None]
+        return positions
 
 
 class _Compiled:
@@ -153,6 +141,7 @@ class _Compiled:
         self._graph_key: str | None = None
         self._changes: Counter[int] = Counter()
         self._variants: dict[tuple[int, ...], _Variant] = {}
+        self._latest: _Variant | None = None
         self._is_eager: dict[tuple[int, ...], bool] = {}  # By lengths alike: PyTorch won the race.
 
     def __call__(self, *arguments: Any) -> Any:
@@ -170,6 +159,7 @@ class _Compiled:
                 raise
             except CollageError as error:
                 self._is_left = True
+                self._latest = None
                 self._variants.clear()
                 self._warn(str(error))
         return self._graph.forward(*arguments)
@@ -245,7 +235,7 @@ class _Compiled:
         if not pure.allows(arguments):
             return False
         if variant.suits is None:
-            _, variant.suits = exported_bound(pure, arguments, variant.positions)
+            _, variant.suits = exported_bound(pure, arguments, variant.watch.positions)
         return bool(variant.suits(arguments))
 
     @cached_property
@@ -284,18 +274,24 @@ class _Compiled:
         return self._cache.variant_key(self._graph_key, bound, [arguments[i] for i in bound])
 
     def _variant(self, pure: PureGraph, arguments: Sequence[Any]) -> _Variant:
+        """Return the graph with the constants of these arguments, compiled if there is none."""
+        if self._latest is None or not self._latest.watch.are_same(arguments):
+            self._latest = self._fitting(pure, arguments)
+        return self._latest
+
+    def _fitting(self, pure: PureGraph, arguments: Sequence[Any]) -> _Variant:
         bound = self._bound(pure, arguments)
         key = tuple(id(arguments[i]) for i in bound)
         if key in self._variants:
             changes = {key: self._variants[key].changed(arguments)}
         else:
-            changes = {known: variant.gone() for known, variant in self._variants.items()}
+            changes = {known: variant.watch.gone() for known, variant in self._variants.items()}
         stale = {known: positions for known, positions in changes.items() if positions}
         for known, positions in stale.items():
             self._changes.update(positions)
             del self._variants[known]
         if stale:
-            return self._variant(pure, arguments)
+            return self._fitting(pure, arguments)
         if key not in self._variants:
             self._variants[key] = self._compile(pure, arguments, bound)
         return self._variants[key]
@@ -313,8 +309,6 @@ class _Compiled:
 
     def _compile(self, pure: PureGraph, arguments: Sequence[Any], bound: Sequence[int]) -> _Variant:
         # Before anything else: what is changed from here on counts as changed.
-        held = [weakref.ref(arguments[i]) for i in bound]
-        stamps = [_stamp(arguments[i]) for i in bound]
         watch = WeightWatch({i: arguments[i] for i in bound})
         varying = [i for i in pure.takes if i not in bound]
         key = self._key(arguments, bound)
@@ -323,7 +317,7 @@ class _Compiled:
             suited = dict.fromkeys(facts.suited, True)
             if facts.raced_on == _here():
                 self._is_eager = {**dict(facts.raced), **self._is_eager}
-            return _Variant(executable, varying, list(bound), held, stamps, watch, None, facts.tolerance, key, suited)
+            return _Variant(executable, varying, watch, None, facts.tolerance, key, suited)
         # Late: PyTorch imports this module to list its backends. The compiler takes seconds to import.
         from collage.compiler.pipeline import compile
         from collage.frontend import read_model
@@ -346,7 +340,7 @@ class _Compiled:
         tolerance = max(model_tolerance(model), options.accuracy_budget or 0)
         if self._cache is None or key is None or not self._cache.keep(key, executable):
             key = None
-        return _Variant(executable, varying, list(bound), held, stamps, watch, suits, tolerance, key)
+        return _Variant(executable, varying, watch, suits, tolerance, key)
 
     def _computed(self, pure: PureGraph, variant: _Variant, arguments: Sequence[Any]) -> list[torch.Tensor]:
         inputs = [arguments[i] for i in variant.varying]
@@ -474,7 +468,3 @@ def _here() -> str:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
-
-
-def _stamp(tensor: torch.Tensor) -> tuple[int, int]:
-    return tensor._version, tensor.data_ptr()

@@ -11,16 +11,20 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from collage._lazy import ImportedOnUse
+
 if TYPE_CHECKING:
     from collage.measure.estimator import CostEstimator, CustomCostEstimator, MeasuringCostEstimator
     from collage.measure.one_kernel import KernelCost
+else:
+    __getattr__ = ImportedOnUse(
+        __name__,
+        {
+            "collage.measure.estimator": "CostEstimator CustomCostEstimator MeasuringCostEstimator",
+            "collage.measure.one_kernel": "KernelCost",
+        },
+    )
 
-_HOME = {
-    "CostEstimator": "collage.measure.estimator",
-    "CustomCostEstimator": "collage.measure.estimator",
-    "KernelCost": "collage.measure.one_kernel",
-    "MeasuringCostEstimator": "collage.measure.estimator",
-}
 
 __all__ = ["CostEstimator", "CustomCostEstimator", "KernelCost", "MeasuringCostEstimator"]
 
@@ -33,10 +37,3 @@ class _CallableRoom(ModuleType):
 
 
 sys.modules[__name__].__class__ = _CallableRoom
-
-if not TYPE_CHECKING:  # As in `collage`: it would turn every misspelt name into Any.
-
-    def __getattr__(name: str) -> Any:
-        if name in _HOME:
-            return getattr(importlib.import_module(_HOME[name]), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

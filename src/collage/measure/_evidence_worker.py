@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -81,8 +82,8 @@ class Witness:
             perturbation = Perturbation(len(self._answers), self._margin)
             self._answers.append(self._model.run(self._feeds, names, perturbation, ends_at))
 
-    def evidence(self, name: str, expected: Any, tolerance: float, usual: Any = None) -> Evidence:
-        """Return the evidence on a value."""
+    def evidence(self, name: str, expected: Any, tolerance: float, **sides: Any) -> Evidence:
+        """Return the evidence on a value; ``sides`` go to ``judge``."""
         answers = tuple(answer[name] for answer in self._answers if isinstance(answer.get(name), np.ndarray))
         answers = tuple(answer for answer in answers if answer.dtype == expected.dtype)
         truth, is_decided = self._truth.get(name), name in self._model.decided
@@ -91,7 +92,7 @@ class Witness:
         # A truth that float arithmetic cannot reach is a fault of the evaluator, and would excuse everything.
         with np.errstate(all="ignore"):
             narrow = truth.astype(expected.dtype)
-        is_near = judge(narrow, expected, tolerance, usual=usual, evidence=Evidence(answers, None, is_decided)).ok
+        is_near = judge(narrow, expected, tolerance, evidence=Evidence(answers, None, is_decided), **sides).ok
         return Evidence(answers, truth if is_near else None, is_decided)
 
 
@@ -104,6 +105,7 @@ def settled(
     usual: Mapping[str, Any],
     margin: float = MARGIN,
     by_norm: bool = False,
+    beside: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Difference]:
     """Judge outputs by evidence, and gather more of it until they are right or enough was gathered.
 
@@ -116,6 +118,7 @@ def settled(
         usual: Outputs on ordinary inputs, as far as they are known.
         margin: See ``Perturbation``.
         by_norm: See ``judge``.
+        beside: Outputs on other inputs, see ``judge``.
 
     Raises:
         ToolchainError: There is no evidence.
@@ -136,11 +139,9 @@ def settled(
         if count:
             ends_at = min(ends_at, time.monotonic() + _MOST_S)
         for name in names:
-            evidence = witness.evidence(name, right[name], tolerance, usual.get(name))
-            value = outputs[name]
-            found[name] = judge(
-                value, right[name], tolerance, usual=usual.get(name), evidence=evidence, by_norm=by_norm
-            )
+            sides = {"usual": usual.get(name), "beside": beside.get(name)}
+            evidence = witness.evidence(name, right[name], tolerance, **sides)
+            found[name] = judge(outputs[name], right[name], tolerance, evidence=evidence, by_norm=by_norm, **sides)
         left = sum(each.wrong for each in found.values())
         if all(each.ok for each in found.values()) or left > _LEFT * wrong:
             break
@@ -177,20 +178,23 @@ class EvidenceService:
         reasons, tolerance = dict(doubt["reasons"]), float(doubt["tolerance"])
         names = list(reasons)
         right = {name: store.right(name) if doubt["is_original"] else store.get(name) for name in names}
-        usually = {name: usual.get(name) if usual.folder != store.folder and name in usual else None for name in names}
+        is_usual, other = usual.folder == store.folder, ValueStore(Path(doubt["other"]))
+        usually = {name: usual.get(name) for name in names if not is_usual and name in usual}
+        beside = {name: other.get(name) for name in names if is_usual and name in other}
         try:
             witness = self._witness(model, bool(doubt["is_original"]))
             judged = {name: outputs.get(name) for name in names}
             by_norm = bool(doubt["by_norm"])
-            found = settled(witness, _feeds(witness, store), judged, right, tolerance, usually, by_norm=by_norm)
+            found = settled(
+                witness, _feeds(witness, store), judged, right, tolerance, usually, by_norm=by_norm, beside=beside
+            )
         except ToolchainError as error:
             reason = f"{doubt['where']}output {names[0]!r}: {reasons[names[0]]} (no evidence: {error})"
             return {"wrong": reason, "error": 0.0, "noise": None, "excused": {}}
-        is_usual = usual.folder == store.folder
         wrong = next(((name, each) for name, each in found.items() if not each.ok), None)
         return {
             "wrong": None if wrong is None else f"{doubt['where']}output {wrong[0]!r}: {wrong[1].reason}",
-            "error": max((each.max_rel for each in found.values()), default=0.0),
+            "error": max((each.max_rel for each in found.values() if each.max_rel < np.inf), default=0.0),
             "noise": max((each.noise or 0.0 for each in found.values()), default=0.0),
             "excused": {name: each.excused for name, each in found.items() if each.excused and is_usual},
         }

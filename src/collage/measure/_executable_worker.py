@@ -70,7 +70,7 @@ class _Service:
     def check(self, tolerance: float) -> dict[str, Any]:
         """Run once on each set of inputs and judge every output; ``Findings`` as JSON."""
         rule = Rule.of(tolerance, self._targets, by_norm=tolerance >= REDUCED_TOLERANCE)
-        findings = Findings(rule, self._stores[0])
+        findings = Findings(rule, self._stores[0], next(iter(self._stores[1:]), None))
         for number, (feeds, store) in enumerate(zip(self._feeds, self._stores, strict=True)):
             outputs = self._run(feeds)
             is_stood_in, self._noted = len(self._notes) > self._noted, len(self._notes)

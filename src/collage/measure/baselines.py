@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.database import Database, FactKind
 from collage.graph import DataflowGraph
 from collage.measure.estimator import MeasuringCostEstimator
 from collage.measure.jobs import structure_of
 from collage.measure.kernel_factory import KernelMaker
 from collage.measure.session import MeasureSession
+from collage.status import Status
 from collage.system.codec import Share
 from collage.target import Target
 from collage.toolchains import Availability, Registry, Support
@@ -58,13 +59,13 @@ class TargetBaseline:
     outcomes: tuple[Outcome, ...] = ()
     profile: Mapping[int, float] = field(default_factory=dict)
     refusal: str | None = None
-    refusal_status: Status = Status.UNSUPPORTED
+    refusal_status: Status = Status.REFUSED
 
     @property
     def whole(self) -> Outcome:
         """The outcome for the whole model."""
         if not self.availability.available:
-            return Outcome(Status.UNSUPPORTED, self.availability.reason or "not available")
+            return Outcome(Status.REFUSED, self.availability.reason or "not available")
         if self.refusal is not None:
             return Outcome(self.refusal_status, self.refusal)
         return self.outcomes[0]
@@ -158,7 +159,7 @@ class _BaselineMeasurer:
     def baselines(self, availability: Availability, abandon_above_s: float) -> TargetBaseline:
         everything = (1 << len(self.graph)) - 1
         if self.graph.kernel_call_bits:
-            whole = Outcome(Status.UNSUPPORTED, reason="the model has kernels already")
+            whole = Outcome(Status.REFUSED, reason="the model has kernels already")
         else:
             whole = self._measure([everything], abandon_above_s)[0]
         if whole.status in (Status.OK, Status.WRONG):

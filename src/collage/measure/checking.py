@@ -60,6 +60,7 @@ class Findings:
     Attributes:
         rule: The rule by which outputs are right.
         usual: Values on ordinary inputs.
+        other: Values on other inputs; None if there are none.
         worst: The worst difference where the tolerance counts, without doubts.
         doubts: Outputs that only evidence can show to be right.
         wrong: The reason if no evidence can.
@@ -68,6 +69,7 @@ class Findings:
 
     rule: Rule
     usual: ValueStore
+    other: ValueStore | None = None
     worst: Difference = field(default_factory=lambda: Difference(0.0, 0.0, 0.0))
     doubts: list[dict[str, Any]] = field(default_factory=list)
     wrong: str | None = None
@@ -85,13 +87,15 @@ class Findings:
         is_met = self.rule.is_met(store)
         tolerance = self.rule.tolerance if is_met else math.inf
         by_norm = self.rule.by_norm or not is_met
+        is_usual = store.folder == self.usual.folder
         doubtful: dict[str, str] = {}
         for name, value in outputs.items():
             if name not in store or not store.is_repeatable(name):
                 continue
             right = store.right(name) if is_original else store.get(name)
-            usual = self.usual.get(name) if store.folder != self.usual.folder and name in self.usual else None
-            found = judge(value, right, tolerance, usual=usual, by_norm=by_norm)
+            usual = self.usual.get(name) if not is_usual and name in self.usual else None
+            beside = self.other.get(name) if is_usual and self.other is not None and name in self.other else None
+            found = judge(value, right, tolerance, usual=usual, beside=beside, by_norm=by_norm)
             if not found.ok and is_only_told(store.folder):
                 self.drops_nan = f"output {name!r} is not as in the original where inputs are NaN: {found.reason}"
                 return
@@ -114,6 +118,7 @@ class Findings:
             {
                 "values": str(store.folder),
                 "usual": str(self.usual.folder),
+                "other": str(self.other.folder if self.other is not None else self.usual.folder),
                 "outputs": str(place.folder),
                 "where": where or probe_of(store.folder),
                 "reasons": doubtful,

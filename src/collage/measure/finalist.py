@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
+from collage.status import Status
 from collage.workers.worker import Worker
 
 __all__ = ["LATENCY", "THROUGHPUT", "Block", "Figure", "Finalist", "FinalistResult", "Turn"]

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from collage.cost.cost import Cost
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Interval
 from collage.database.database import Database
 from collage.frontend import Lengths, check_given, place_weights, read_model, separate_lengths, with_lengths_of
@@ -17,6 +17,7 @@ from collage.measure.estimator import MeasuringCostEstimator
 from collage.measure.jobs import weight_bytes
 from collage.measure.reference_run import capture_made_up
 from collage.measure.session import MeasureSession
+from collage.status import Status
 from collage.system.scratch import scratch
 from collage.target import TargetLike
 from collage.toolchains import Registry, registry
@@ -116,7 +117,7 @@ def measure(
         )
         found = session.availability(wanted)
         if not found.available:
-            return KernelCost.of(Outcome(Status.UNSUPPORTED, found.reason or "not available"))
+            return KernelCost.of(Outcome(Status.REFUSED, found.reason or "not available"))
         kernel = place_weights(prepared, workspace)
         kernel.graph.name = "measured_kernel"
         given = check_given(kernel, inputs)

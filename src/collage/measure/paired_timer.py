@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from collage.cost.outcome import Status
 from collage.measure.finalist import Finalist
 from collage.measure.track import ComparisonPlan, Runner, Track
+from collage.status import Status
 
 __all__ = ["PairedTimer"]
 

@@ -25,12 +25,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from collage._errors import ToolchainError
-from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, summarise
 from collage.measure.finalist import LATENCY, Figure, Finalist, FinalistResult
 from collage.measure.neighbour import neighbour
 from collage.measure.track import ComparisonPlan, Runner, Track, alive_of, loading_s
 from collage.measure.turns import ratio_of
+from collage.status import Status
 from collage.workers.machine_lock import measurement_lock
 
 __all__ = ["Comparison", "near_again", "race"]

@@ -16,7 +16,7 @@ from typing import Any
 import onnx_ir as ir
 
 from collage._errors import ToolchainError
-from collage.cost.outcome import Outcome, Status, failed
+from collage.cost.outcome import Outcome, failed
 from collage.cost.statistics import Summary, summarise, weighted_mean
 from collage.cost.workload_key import WorkloadKey, runtime_settings
 from collage.database import FactKind
@@ -30,6 +30,7 @@ from collage.measure.sampling import SamplingPlan
 from collage.measure.track import ComparisonPlan
 from collage.measure.worker_pool import Limits, WorkerPool
 from collage.numerics.value_store import ValueStore
+from collage.status import Status
 from collage.system.machine import free_memory_bytes, this_machine
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Availability, Compiled, Registry

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from collage._errors import ToolchainError
-from collage.cost.outcome import Status, failed
+from collage.cost.outcome import failed
 from collage.cost.statistics import Interval
 from collage.measure.arbiter import Arbiter
 from collage.measure.finalist import LATENCY, Block, Figure, Finalist, Turn
 from collage.measure.turns import ratio_of, take_turns
+from collage.status import Status
 from collage.workers.machine_lock import build_lock
 from collage.workers.worker import Worker
 

@@ -142,6 +142,7 @@ def judge(
     tolerance: float,
     *,
     usual: Any = None,
+    beside: Any = None,
     evidence: Evidence | None = None,
     by_norm: bool = False,
 ) -> Difference:
@@ -153,6 +154,7 @@ def judge(
         tolerance: See the table above; it counts for floats. If it is infinite, floats need only be finite where the
             reference is.
         usual: The output on ordinary inputs of the same lengths, if these are others.
+        beside: The output on any other inputs, where these are the ordinary ones. It tells magnitudes apart.
         evidence: Answers of right arithmetic; None judges by the tolerance alone.
         by_norm: Judge the norm of floats and no integers, as of a target of reduced precision: a classifier that is
             uncertain between two classes turns small errors into large ones, in a few elements.
@@ -181,9 +183,10 @@ def judge(
         return (
             Difference(0.0, 0.0, 0.0) if same else replace(_wrong(0.0, "different strings"), is_open=evidence is None)
         )
-    if by_norm and (roughly := _by_norm(actual, answers[0], tolerance)) is not None:
+    like = _like(beside if usual is None else usual, answers[0])
+    if by_norm and (roughly := _by_norm(actual, answers[0], tolerance, like)) is not None:
         return roughly
-    return _judge_numbers(actual, answers, tolerance, usual, evidence)
+    return _judge_numbers(actual, answers, tolerance, usual, evidence, like)
 
 
 def judge_all(actual: Sequence[Any], expected: Sequence[Any], tolerance: float) -> Difference:
@@ -199,7 +202,12 @@ def judge_all(actual: Sequence[Any], expected: Sequence[Any], tolerance: float) 
 
 
 def _judge_numbers(
-    actual: Array, answers: Sequence[Array], tolerance: float, usual: Any, evidence: Evidence | None
+    actual: Array,
+    answers: Sequence[Array],
+    tolerance: float,
+    usual: Any,
+    evidence: Evidence | None,
+    like: Array | None,
 ) -> Difference:
     expected = answers[0]
     is_float = "float" in expected.dtype.name or expected.dtype.kind == "c"
@@ -212,7 +220,7 @@ def _judge_numbers(
     left = actual.astype(wide, copy=False)
     with np.errstate(all="ignore"):
         gap = np.abs(left - centre)
-        size = sizes_of(np.abs(expected.astype(wide, copy=False)), _like(usual, expected))
+        size = sizes_of(np.abs(expected.astype(wide, copy=False)), like)
         noise: Any = _last_bits(expected, usual) if is_float else 0.0
         for answer in answers if evidence is not None else ():
             noise = np.fmax(noise, np.abs(answer.astype(wide, copy=False) - centre))
@@ -222,7 +230,9 @@ def _judge_numbers(
         if is_float and not is_all_within and tolerance == np.inf:
             within |= np.isfinite(left) & np.isfinite(expected)
         if not is_all_within:
-            within |= _is_same(actual, expected)
+            # The reference's own answer is right, however far off the truth is.
+            is_same = _is_same(actual, expected)
+            within, gap = within | is_same, np.where(is_same, 0.0, gap)
         excused = None
         if not within.all():
             # Any answer of a right run is right, whatever its kind.
@@ -267,7 +277,7 @@ def _is_same(actual: Array, answer: Array) -> Array:
     return np.asarray((actual == answer) | ((actual != actual) & (answer != answer)))
 
 
-def _by_norm(actual: Array, expected: Array, tolerance: float) -> Difference | None:
+def _by_norm(actual: Array, expected: Array, tolerance: float, like: Array | None) -> Difference | None:
     """Judge an output of a coarser type as a whole; None if that does not make it right."""
     if "float" not in expected.dtype.name:
         return Difference(0.0, 0.0, tolerance)
@@ -275,7 +285,7 @@ def _by_norm(actual: Array, expected: Array, tolerance: float) -> Difference | N
     finite = np.isfinite(right)
     if not np.array_equal(left[~finite], right[~finite], equal_nan=True) or not np.isfinite(left[finite]).all():
         return None
-    size = np.broadcast_to(sizes_of(np.abs(right)), right.shape)[finite]
+    size = np.broadcast_to(sizes_of(np.abs(right), like), right.shape)[finite]
     size = np.where(size > 0, size, 1.0)
     gap = np.abs(left[finite] - right[finite])
     if tolerance < np.inf and np.linalg.norm(gap / size) > tolerance * np.linalg.norm(right[finite] / size):

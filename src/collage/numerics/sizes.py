@@ -32,7 +32,8 @@ def sizes_of(magnitudes: Array, usual: Array | None = None) -> Any:
 
     Args:
         magnitudes: Magnitudes of the elements; those that are not finite have no part.
-        usual: Magnitudes on ordinary inputs, of the same shape. They decide which slices belong together.
+        usual: Magnitudes on other inputs, of the same shape. Slices are of another magnitude only if they are so there too:
+            rows of a page without text are not another quantity.
     """
     finite = np.isfinite(magnitudes)
     if not finite.all():
@@ -46,9 +47,9 @@ def sizes_of(magnitudes: Array, usual: Array | None = None) -> Any:
     return np.where(is_fill, largest, _by_slices(rest, float(np.max(rest, initial=0.0)), None))
 
 
-def is_mixed(magnitudes: Array) -> bool:
-    """Return True if a tensor holds quantities of several magnitudes."""
-    found = sizes_of(magnitudes)
+def is_mixed(magnitudes: Array, usual: Array | None = None) -> bool:
+    """Return True if a tensor holds quantities of several magnitudes; see ``sizes_of``."""
+    found = sizes_of(magnitudes, usual)
     return bool(np.ndim(found) and np.max(found, initial=0.0) > np.min(found, initial=np.inf))
 
 
@@ -64,12 +65,12 @@ def _least_fill(magnitudes: Array, largest: float) -> float | None:
 def _by_slices(magnitudes: Array, largest: float, usual: Array | None) -> Any:
     """Return the size of slices along the axis that tells magnitudes apart best; the largest of all if none does."""
     best: tuple[float, int, Array] | None = None
-    judged = magnitudes if usual is None else usual
-    for axis, count in enumerate(judged.shape if judged.ndim > 1 else ()):
-        if not 1 < count <= min(_MOST_SLICES, judged.size // _LEAST_IN_SLICE):
+    for axis, count in enumerate(magnitudes.shape if magnitudes.ndim > 1 else ()):
+        if not 1 < count <= min(_MOST_SLICES, magnitudes.size // _LEAST_IN_SLICE):
             continue
-        others = tuple(each for each in range(judged.ndim) if each != axis)
-        per_slice = np.max(np.where(np.isfinite(judged), judged, 0.0), axis=others)
+        per_slice = _shares(magnitudes, axis)
+        if usual is not None:
+            per_slice = np.maximum(per_slice, _shares(usual, axis))
         ordered = np.sort(per_slice[per_slice > 0])
         ratios = ordered[1:] / ordered[:-1]
         if len(ratios) and (widest := float(ratios.max())) >= _SLICE_GAP and (best is None or widest > best[0]):
@@ -87,3 +88,11 @@ def _by_slices(magnitudes: Array, largest: float, usual: Array | None) -> Any:
     shape = [1] * magnitudes.ndim
     shape[axis] = len(groups)
     return sizes.reshape(shape)
+
+
+def _shares(magnitudes: Array, axis: int) -> Array:
+    """Return the largest magnitude of each slice along an axis, as a share of the largest of all."""
+    others = tuple(each for each in range(magnitudes.ndim) if each != axis)
+    per_slice = np.max(np.where(np.isfinite(magnitudes), magnitudes, 0.0), axis=others)
+    largest = float(per_slice.max(initial=0.0))
+    return np.asarray(per_slice / largest if largest else np.ones_like(per_slice))

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from collage._errors import ArtefactError
-from collage.explain import NodeRanges, TriedKernel, TriedRecord, read_record
+from collage.explain import Record, TriedKernel, chosen_kernels, read_record
 from collage.graph import kernels_of, operators_of
 from collage.report import BodyKernelRow, Report
 from collage.runtime import Port, Recipe, verify
@@ -114,7 +114,7 @@ class PageContents:
     wires: tuple[tuple[int, int, Value], ...]
     threads: int = 0
     builds: Mapping[str, str] = field(default_factory=dict)
-    record: TriedRecord | None = None
+    record: Record | None = None
     is_redacted: bool = False
     notes: tuple[str, ...] = ()
     artefact: str = ""
@@ -134,13 +134,10 @@ class PageContents:
         """Candidates of exactly the operators of a kernel on other targets, by name of the kernel."""
         if self.record is None:
             return {}
-        by_nodes: dict[NodeRanges, list[TriedKernel]] = {}
-        for row in self.record.tried:
-            by_nodes.setdefault(row.nodes, []).append(row)
-        chosen = {kernel.name: kernel.kernel for kernel in self.record.kernels}
+        by_nodes = self.record.by_nodes()
         return {
-            name: tuple(row for row in by_nodes.get(own.nodes, ()) if row.target != own.target)
-            for name, own in chosen.items()
+            name: tuple(row for row in by_nodes.get(own.kernel.nodes, ()) if row.target != own.kernel.target)
+            for name, own in chosen_kernels(self.record, self.report.kernels).items()
         }
 
 

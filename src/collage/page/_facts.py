@@ -9,8 +9,8 @@ from typing import Any
 from collage.page._contents import PageContents
 from collage.page._markup import Markup, join, tag
 from collage.page._table import table
-from collage.page._words import counted
 from collage.report import SearchFacts, short_name, title_of
+from collage.system.texts import counted
 
 __all__ = ["machine_section", "numerics_section", "privacy_section", "search_section"]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collage.explain import KernelStatus, TriedKernel
+from collage.explain import TriedKernel
 from collage.page._contents import KernelView, PageContents, Value
 from collage.page._markup import Markup, join, tag
 from collage.page._picture import colour_of, operator_graph, picture, told_operators
 from collage.page._table import table
-from collage.page._words import amount, counted, percent
+from collage.page._words import amount, percent
 from collage.report import short_name
+from collage.status import Status
+from collage.system.texts import counted
 
 __all__ = ["model_section"]
 
@@ -140,7 +142,7 @@ def _by_time(row: TriedKernel) -> tuple[bool, float]:
 def _rival(contents: PageContents, row: TriedKernel, time_us: float | None) -> tuple[str, str, str, str]:
     ratio = f"{row.time_us / time_us:.2f}x" if row.is_measured and row.time_us and time_us else ""
     time = amount(row.time_us) if row.time_us is not None else ""
-    if row.status is KernelStatus.PREDICTED and time:
+    if row.status is Status.PREDICTED and time:
         time = f"about {time}"
     told = "" if row.is_measured else f"{row.status.value}{': ' if row.reason else ''}{row.reason}"
     return _named(contents, row.target), time, ratio, told

@@ -14,7 +14,7 @@ from collage.page._markup import Markup, join, tag
 from collage.page._picture import picture
 from collage.page._toolchains import toolchains_section
 from collage.page._verdict import headline_of, verdict_section
-from collage.page._words import counted
+from collage.system.texts import counted
 
 __all__ = ["as_html", "as_svg"]
 

@@ -8,8 +8,9 @@ from collage._errors import TargetError
 from collage.page._contents import KernelView, PageContents, Value
 from collage.page._layout import Box, Layout, Point, Size, lay_out
 from collage.page._markup import Markup, join, tag
-from collage.page._words import amount, counted, percent
+from collage.page._words import amount, percent
 from collage.report import Row, short_name
+from collage.system.texts import counted
 from collage.target import HOST_TARGET, Target
 
 __all__ = ["colour_of", "operator_graph", "picture", "row_colour", "time_strip", "told_operators"]

@@ -7,13 +7,15 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from collage.explain import KernelStatus, NodeRanges, TriedKernel, TriedRecord
+from collage.explain import NodeRanges, Record, TriedKernel
 from collage.graph import main_op_type
 from collage.page._contents import PageContents
 from collage.page._markup import Markup, join, tag
 from collage.page._table import table
-from collage.page._words import amount, counted
+from collage.page._words import amount
 from collage.report import short_name
+from collage.status import Status
+from collage.system.texts import counted
 
 __all__ = ["toolchains_section"]
 
@@ -64,7 +66,7 @@ class _Cell:
     ratios: tuple[float, ...]
 
 
-def _matrix(contents: PageContents, record: TriedRecord) -> Markup:
+def _matrix(contents: PageContents, record: Record) -> Markup:
     targets = [answer.target for answer in record.targets]
     cells, taken, refused = _cells(record), _counted_types(record, takes=True), _counted_types(record, takes=False)
     used: Mapping[str, Counter[str]] = defaultdict(Counter)
@@ -100,7 +102,7 @@ def _told(cell: _Cell) -> str:
     return f"{amount(statistics.median(cell.times_us))} ({kernels}{factor})"
 
 
-def _cells(record: TriedRecord) -> dict[tuple[str, str], _Cell]:
+def _cells(record: Record) -> dict[tuple[str, str], _Cell]:
     measured = _measured(record)
     by_nodes: dict[NodeRanges, list[TriedKernel]] = defaultdict(list)
     for row in measured:
@@ -117,10 +119,10 @@ def _cells(record: TriedRecord) -> dict[tuple[str, str], _Cell]:
     return {key: _Cell(tuple(found), tuple(ratios[key])) for key, found in times.items()}
 
 
-def _measured(record: TriedRecord) -> list[TriedKernel]:
-    """Return the measured kernels, each once: those of the plan may be among the candidates too."""
-    rows = [*(kernel.kernel for kernel in record.kernels), *record.tried]
-    return list({(row.nodes, row.target): row for row in rows if row.is_measured and row.time_us is not None}.values())
+def _measured(record: Record) -> list[TriedKernel]:
+    """Return the measured kernels, each once: one with bodies of its own may stand beside one without."""
+    rows = {(row.nodes, row.target): row for row in record.tried if row.is_measured and row.time_us is not None}
+    return list(rows.values())
 
 
 def _time(row: TriedKernel) -> float:
@@ -128,7 +130,7 @@ def _time(row: TriedKernel) -> float:
     return row.time_us
 
 
-def _counted_types(record: TriedRecord, *, takes: bool) -> Mapping[str, Counter[str]]:
+def _counted_types(record: Record, *, takes: bool) -> Mapping[str, Counter[str]]:
     found: dict[str, Counter[str]] = {}
     for answer in record.targets:
         sets = [answer.takes] if takes else list(answer.refuses.values())
@@ -136,7 +138,7 @@ def _counted_types(record: TriedRecord, *, takes: bool) -> Mapping[str, Counter[
     return found
 
 
-def _same_operators(record: TriedRecord) -> Markup:
+def _same_operators(record: Record) -> Markup:
     """Return the times of all toolchains that were measured on the same operators, the longest kernels first."""
     by_nodes: dict[NodeRanges, dict[str, TriedKernel]] = defaultdict(dict)
     for row in _measured(record):
@@ -165,21 +167,21 @@ def _fastest(row: TriedKernel | None, least: float) -> str:
     return tag("b", time) if _time(row) <= least else time
 
 
-def _named(record: TriedRecord, nodes: NodeRanges) -> str:
+def _named(record: Record, nodes: NodeRanges) -> str:
     if len(nodes) == 1:
         return f"{record.op_types[nodes.first]} {record.names[nodes.first]}"
     main = main_op_type(record.op_types[i] for i in nodes)
     return f"{len(nodes)} operators ({main}), {record.names[nodes.first]} to {record.names[nodes.last]}"
 
 
-def _answers(record: TriedRecord) -> Markup:
+def _answers(record: Record) -> Markup:
     """Return the answer of each target about the whole model, with the operators that it refuses."""
     rows = []
     for answer in record.targets:
         refused = sum(len(nodes) for nodes in answer.refuses.values())
         reasons = "; ".join(f"{reason} ({len(nodes)})" for reason, nodes in list(answer.refuses.items())[:3])
         whole = "not tried" if answer.whole is None else answer.whole.value
-        if answer.whole is KernelStatus.MEASURED:
+        if answer.whole is Status.OK:
             whole = amount(answer.whole_us)
         takes = f"{len(answer.takes)} of {len(answer.takes) + refused}" if answer.takes or refused else ""
         told = reasons if answer.reason in answer.refuses else "; ".join(filter(None, (answer.reason, reasons)))

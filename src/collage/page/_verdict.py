@@ -10,8 +10,9 @@ from collage.page._contents import PageContents
 from collage.page._markup import Markup, join, tag
 from collage.page._picture import colour_of, time_strip
 from collage.page._share import share_section, time_bars
-from collage.page._words import amount, counted, number_of, percent
+from collage.page._words import amount, number_of, percent
 from collage.report import Gain, Ratio, Report, by_runs, objective_lines, short_name, title_of
+from collage.system.texts import counted
 
 __all__ = ["compared", "headline_of", "verdict_section"]
 

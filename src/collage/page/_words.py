@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-__all__ = ["amount", "counted", "number_of", "percent"]
+__all__ = ["amount", "number_of", "percent"]
 
 
 def amount(time_us: float | None) -> str:
@@ -24,11 +24,6 @@ def percent(share: float | None) -> str:
     if share >= 0.095 or share == 0:
         return f"{share:.0%}"
     return f"{share:.1%}" if share >= 0.001 else "< 0.1%"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number of things in words that fit: ``1 kernel``, ``2 kernels``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def number_of(value: Any) -> float | None:

@@ -18,7 +18,6 @@ from collage.report._types import (
     Row,
     SearchFacts,
     Times,
-    Verdict,
 )
 from collage.report._words import (
     columns_of,
@@ -31,7 +30,6 @@ from collage.report._words import (
     title_of,
     verdict_of,
 )
-from collage.system.codec import from_json
 
 __all__ = [
     "SCHEMA",
@@ -48,10 +46,8 @@ __all__ = [
     "Row",
     "SearchFacts",
     "Times",
-    "Verdict",
     "by_runs",
     "columns_of",
-    "from_json",
     "gain_lines",
     "html_of",
     "milliseconds",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from collage.report._types import ReportValues, Row
+from collage.system.texts import counted
 
 __all__ = ["by_runs", "objective_lines", "of_streams", "runs_per_s"]
 
@@ -21,7 +22,7 @@ def of_streams(row: Row) -> str:
     """Return the words on a row's streams; nothing if it has none."""
     if row.streams is None:
         return ""
-    return f", {_counted(row.streams, 'stream')} of {_counted(row.threads or 1, 'thread')}"
+    return f", {counted(row.streams, 'stream')} of {counted(row.threads or 1, 'thread')}"
 
 
 def runs_per_s(us: float | None) -> str:
@@ -51,7 +52,7 @@ def _throughput(section: Mapping[str, Any], returned: Mapping[str, Any]) -> list
     line = f"throughput: {rate:.1f} runs/s"
     streams, threads = section.get("streams"), section.get("threads")
     if isinstance(streams, int) and isinstance(threads, int):
-        line += f" with {_counted(streams, 'run')} at once on {_counted(threads, 'thread')} each"
+        line += f" with {counted(streams, 'run')} at once on {counted(threads, 'thread')} each"
     latencies = [
         f"{name} {value * 1e3:.3f} ms"
         for name in ("p50", "p95", "p99")
@@ -98,10 +99,6 @@ def _figures(returned: Mapping[str, Any]) -> str:
 
 def _megabytes(value: float) -> str:
     return f"{value / 1e6:.3f} MB" if value < 1e7 else f"{value / 1e6:.1f} MB"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _mapping(data: Any) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from collage.status import Status
 from collage.system.codec import RARE
 
 __all__ = [
@@ -27,32 +28,12 @@ __all__ = [
     "RowKind",
     "SearchFacts",
     "Times",
-    "Verdict",
 ]
 
 SCHEMA = 1
 """Version of the report that is written."""
 
 RowKind = Literal["baseline", "single", "mix"]
-
-Verdict = Literal[
-    "returned",
-    "baseline",
-    "slower",
-    "tie",
-    "undecided",
-    "wrong",
-    "over budget",
-    "unavailable",
-    "refused",
-    "failed",
-    "crashed",
-    "time-out",
-    "out of memory",
-    "too slow",
-    "over limit",
-    "not raced",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +138,12 @@ class Row:
         reason: One sentence, if it has no time or is wrong.
         streams: Number of concurrent runs, if throughput was compared. Times are then the inverse of runs per second.
         threads: Threads of each of these runs.
+        differs: Number of operators that its plan gives to other kernels than the returned plan does.
     """
 
     name: str
     kind: RowKind
-    verdict: Verdict
+    verdict: Status
     target: str | None = None
     kernels: int | None = None
     precision: str | None = None
@@ -175,6 +157,7 @@ class Row:
     reason: str | None = None
     streams: int | None = None
     threads: int | None = None
+    differs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from collage._errors import TargetError
 from collage.report._objective import by_runs, objective_lines, of_streams, runs_per_s
-from collage.report._types import Gain, Ratio, ReportValues, Row, Verdict
+from collage.report._types import Gain, Ratio, ReportValues, Row
+from collage.status import Status
+from collage.system.texts import printable
 from collage.target import Target
 
 __all__ = [
@@ -25,23 +27,23 @@ __all__ = [
 _LONGEST_REASON = 200
 _MOST_DIGITS = 6
 
-_WORDS: Mapping[Verdict, str] = {
-    "returned": "returned",
-    "baseline": "what you have",
-    "slower": "slower beyond doubt",
-    "tie": "as fast within doubt",
-    "undecided": "faster here, but not faster than every single toolchain beyond doubt",
-    "wrong": "wrong",
-    "over budget": "reduced precision outside --accuracy-budget or --max-drop",
-    "unavailable": "not available",
-    "refused": "refused",
-    "failed": "could not be built",
-    "crashed": "crashed",
-    "time-out": "took too long",
-    "out of memory": "took too much memory",
-    "too slow": "left out",
-    "over limit": "outside a limit",
-    "not raced": "not compared",
+_WORDS: Mapping[Status, str] = {
+    Status.RETURNED: "returned",
+    Status.BASELINE: "what you have",
+    Status.SLOWER: "slower beyond doubt",
+    Status.TIE: "as fast within doubt",
+    Status.UNDECIDED: "faster here, but not faster than every single toolchain beyond doubt",
+    Status.WRONG: "wrong",
+    Status.OVER_BUDGET: "reduced precision outside --accuracy-budget or --max-drop",
+    Status.UNAVAILABLE: "not available",
+    Status.REFUSED: "refused",
+    Status.FAILED: "could not be built",
+    Status.CRASHED: "crashed",
+    Status.TIMEOUT: "took too long",
+    Status.OUT_OF_MEMORY: "took too much memory",
+    Status.TOO_SLOW: "left out",
+    Status.OVER_LIMIT: "outside a limit",
+    Status.NOT_RACED: "not compared",
 }
 
 _OVER: Mapping[str, str] = {
@@ -158,14 +160,10 @@ def milliseconds(us: float | None) -> str:
 
 def html_of(report: ReportValues) -> str:
     """Return the gains and the table as HTML, whose texts are escaped."""
-    lines = "<br>".join(html.escape(_printable(line)) for line in gain_lines(report))
+    lines = "<br>".join(html.escape(printable(line)) for line in gain_lines(report))
     head = "".join(f"<th>{html.escape(column)}</th>" for column in columns_of(report))
     rows = [
-        "<tr>" + "".join(f"<td>{html.escape(_printable(cell))}</td>" for cell in cells) + "</tr>"
+        "<tr>" + "".join(f"<td>{html.escape(printable(cell))}</td>" for cell in cells) + "</tr>"
         for cells in table_rows(report)
     ]
     return f"<p>{lines}</p><table><tr>{head}</tr>{''.join(rows)}</table>"
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -6,7 +6,7 @@ from collage.runtime._buffers import aligned_copy, same_bytes
 from collage.runtime._control_flow import ControlFlowKernel
 from collage.runtime._executable import Executable
 from collage.runtime._executor import Executor, Step
-from collage.runtime._explained import explain_artefact
+from collage.runtime._explained import explain_artefact, kernel_rows
 from collage.runtime._load import load
 from collage.runtime._machines import machine_lines, machine_rows
 from collage.runtime._made_on import MadeOn
@@ -47,6 +47,7 @@ __all__ = [
     "explain_artefact",
     "has_bodies",
     "is_artefact",
+    "kernel_rows",
     "load",
     "load_kernel",
     "machine_lines",

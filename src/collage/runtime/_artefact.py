@@ -6,7 +6,7 @@
         manifest.json     what it is, made of what, for which machine, and the SHA-256 of every other file
         model.onnx        the partitioned model: valid ONNX, opens and runs anywhere
         weights.bin       large weights, once; model and kernels refer to them
-        tried.json        the record of what was tried, for ``collage explain``
+        tried.json.gz     the record of what was tried, for ``collage explain``
         collage_*         compiled kernels: plain ONNX where the toolchain reads it, native code elsewhere
 
 Or a zip of it, stored without compression, which ``load`` unpacks into a folder of its own. Or a recipe only, folder or

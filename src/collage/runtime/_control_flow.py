@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ import numpy as np
 from collage._errors import ToolchainError
 from collage.runtime._device_chain import executor_of
 from collage.runtime._executor import Step
+from collage.system.codec import from_json, read_text, to_json
 from collage.toolchains import Compiled, Kernel
-from collage.toolchains._contract import read_names
 
 __all__ = ["Body", "Constant", "ControlFlowKernel", "LoadKernel", "Program"]
 
@@ -107,9 +107,13 @@ class Program:
     constants: Mapping[str, Constant]
     scanned: tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]] = field(default=((), ()))
 
+    def __post_init__(self) -> None:
+        if self.op_type not in _OPERATORS or len(self.bodies) != (_BRANCHES if self.op_type == "If" else 1):
+            raise ValueError(f"{self.op_type!r} has {len(self.bodies)} bodies")
+
     def save(self, path: Path) -> None:
         """Write the program to a file."""
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        path.write_text(json.dumps(to_json(self)), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Program:
@@ -121,51 +125,9 @@ class Program:
         try:
             if path.stat().st_size > _MOST_BYTES:
                 raise ValueError("it is too large")
-            program = _program(json.loads(path.read_text(encoding="utf-8")))
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            return from_json(cls, read_text(path.read_bytes()), longest_text=_MOST_BYTES)
+        except ValueError as error:
             raise ToolchainError(f"{path.name} is not a program of control flow: {str(error)[:200]}") from error
-        return program
-
-
-def _program(data: Mapping[str, Any]) -> Program:
-    constants = {
-        str(name): Constant(str(each["dtype"]), tuple(map(_whole, each["shape"])), str(each["data"]))
-        for name, each in dict(data["constants"]).items()
-    }
-    scanned = [tuple((_whole(axis), _whole(direction)) for axis, direction in part) for part in data["scanned"]]
-    bodies = tuple(map(_body, data["bodies"]))
-    program = Program(
-        str(data["op_type"]),
-        read_names(data["reads"]),
-        read_names(data["makes"]),
-        bodies,
-        constants,
-        (scanned[0], scanned[1]),
-    )
-    if program.op_type not in _OPERATORS or len(bodies) != (_BRANCHES if program.op_type == "If" else 1):
-        raise ValueError(f"{program.op_type!r} has {len(bodies)} bodies")
-    return program
-
-
-def _body(data: Mapping[str, Any]) -> Body:
-    return Body(
-        read_names(data["inputs"]),
-        read_names(data["outputs"]),
-        read_names(data["reads"]),
-        tuple((read_names(inputs), read_names(outputs)) for inputs, outputs in data["kernels"]),
-        tuple(None if each is None else (str(each[0]), tuple(map(_length, each[1]))) for each in data["results"]),
-        tuple(map(_length, data["ranks"])),
-    )
-
-
-def _whole(data: Any) -> int:
-    if type(data) is not int:
-        raise TypeError(f"{str(data)[:80]!r} is not a whole number")
-    return data
-
-
-def _length(data: Any) -> int | None:
-    return None if data is None else _whole(data)
 
 
 class ControlFlowKernel:

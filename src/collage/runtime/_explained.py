@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collage._errors import ArtefactError
-from collage.explain import TRIED
+from collage.explain import RECORD
+from collage.report import KernelRow
 from collage.runtime._manifest import read_recipe
 from collage.runtime._open import glanced
 from collage.runtime._recipe import Recipe
@@ -14,7 +15,7 @@ from collage.runtime._recipe import Recipe
 if TYPE_CHECKING:
     from collage.explain import Explanation
 
-__all__ = ["explain_artefact", "explanation_of"]
+__all__ = ["explain_artefact", "explanation_of", "kernel_rows"]
 
 
 def explanation_of(recipe: Recipe, folder: Path) -> Explanation:
@@ -29,7 +30,16 @@ def explanation_of(recipe: Recipe, folder: Path) -> Explanation:
     record = read_record(folder)
     if record is None:
         raise ArtefactError("there is no record of what was tried; compile or build the model again")
-    return Explanation.of(record, {row.name: row for row in recipe.report.kernels})
+    return Explanation.of(record, recipe.report, kernel_rows(recipe))
+
+
+def kernel_rows(recipe: Recipe) -> list[KernelRow]:
+    """Return the kernels of a recipe as the report has them; a partitioned model that was built has no report of them."""
+    rows = {row.name: row for row in recipe.report.kernels}
+    return [
+        rows.get(kernel.name) or KernelRow(kernel.name, kernel.target, device=kernel.device, branch=kernel.branch)
+        for kernel in recipe.kernels
+    ]
 
 
 def explain_artefact(path: Path) -> Explanation:
@@ -42,4 +52,4 @@ def explain_artefact(path: Path) -> Explanation:
         ArtefactError: It is not an artefact, or one of the two was changed.
     """
     with glanced(path) as (folder, _):
-        return explanation_of(read_recipe(folder, TRIED), folder)
+        return explanation_of(read_recipe(folder, RECORD), folder)

@@ -8,6 +8,7 @@ from typing import Any
 from collage.runtime._choice import choose
 from collage.runtime._open import plans_in
 from collage.runtime._pack import PackedPlan
+from collage.system.texts import counted
 from collage.toolchains import registry
 
 __all__ = ["machine_lines", "machine_rows"]
@@ -36,15 +37,11 @@ def machine_lines(place: str | Path) -> list[str]:
     found = machine_rows(place)
     if not found["pack"]:
         return []
-    lines = [f"a pack of {_counted(len(found['plans']), 'plan')}:"]
+    lines = [f"a pack of {counted(len(found['plans']), 'plan')}:"]
     for row in found["plans"]:
         mark = " (used here)" if row["used_here"] else ""
-        lines.append(f"  {row['machine']}: {_counted(row['kernels'], 'kernel')} on {', '.join(row['targets'])}{mark}")
+        lines.append(f"  {row['machine']}: {counted(row['kernels'], 'kernel')} on {', '.join(row['targets'])}{mark}")
     return [*lines, *([] if found["note"] is None else [f"here: {found['note']}"])]
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _row(plan: PackedPlan, is_used: bool) -> dict[str, Any]:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from collage._errors import ArtefactError, CollageError, UsageError
 from collage._version import __version__
-from collage.explain import TRIED
+from collage.explain import RECORD
 from collage.runtime._bodies import has_bodies
 from collage.runtime._made_on import MACHINE_KEY, fingerprint_facts
 from collage.runtime._recipe import WEIGHTS, Recipe
 from collage.runtime._signature import Port
+from collage.system.codec import check_bounds, read_text
 from collage.system.machine import this_machine
 from collage.system.plain_names import is_plain_name
 from collage.system.sparse_files import has_large_holes
@@ -103,7 +104,7 @@ def verify_bytes(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
             raise ArtefactError(f"{folder / MANIFEST} names a file {name[:80]!r}; only plain names are allowed")
     if missing := [name for name in recipe.files if name not in listed]:
         raise ArtefactError(f"{folder / MANIFEST} does not list {missing[0]}, which it uses")
-    if unused := sorted(set(listed) - {*recipe.files, WEIGHTS, TRIED}):
+    if unused := sorted(set(listed) - {*recipe.files, WEIGHTS, RECORD}):
         raise ArtefactError(f"{folder / MANIFEST} lists {unused[0]!r}, which nothing uses")
     present = {entry.name for entry in os.scandir(folder)} - {MANIFEST}
     if extra := sorted(present - set(listed)):
@@ -213,21 +214,13 @@ def read_json(path: Path, most_bytes: int = _MAX_MANIFEST_BYTES) -> Mapping[str,
     if path.stat().st_size > most_bytes:
         raise ArtefactError(f"{path} is too large to be a manifest")
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_distinct)
-        # Python reads more than JSON holds: NaN, numbers beyond all floats, halves of characters, which nothing can print.
-        json.dumps(manifest, allow_nan=False, ensure_ascii=False).encode()
-    except (ValueError, RecursionError, OSError) as error:
+        manifest = read_text(path.read_bytes())
+        check_bounds(manifest, "it", most_bytes)
+    except (ValueError, OSError) as error:
         raise ArtefactError(f"{path} is not a manifest: {error}") from error
     if not isinstance(manifest, dict):
         raise ArtefactError(f"{path} is not a manifest")
     return manifest
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("a name occurs twice")
-    return result
 
 
 def verify_size(path: Path, size: int) -> None:

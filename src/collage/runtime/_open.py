@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from collage._errors import ArtefactError, CollageError, UsageError
-from collage.explain import TRIED
+from collage.explain import RECORD
 from collage.runtime._choice import Choice, choose
 from collage.runtime._manifest import MANIFEST, verify
 from collage.runtime._pack import PACK, PackedPlan, materialise, read_pack, read_plans, verify_others
@@ -122,13 +122,13 @@ def glanced(place: str | Path, toolchains: Registry | None = None) -> Iterator[t
         ArtefactError: It is not an artefact.
     """
     with _fetched(place) as path, scratch() as folder, scratch() as plan_folder:
-        read, source = _reader(path, folder, (*_HEADS, TRIED))
+        read, source = _reader(path, folder, (*_HEADS, RECORD))
         if not _is_pack(source):
             yield source, None
             return
         choice = choose(_plans_of(source, read), toolchains or registry())
-        read({digest for name, (digest, _) in choice.plan.files.items() if name == TRIED})
-        materialise(source, choice.plan, plan_folder, (MANIFEST, TRIED))
+        read({digest for name, (digest, _) in choice.plan.files.items() if name == RECORD})
+        materialise(source, choice.plan, plan_folder, (MANIFEST, RECORD))
         yield plan_folder, choice
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from collage.explain import TRIED
+from collage.explain import RECORD
 from collage.report import Report
 from collage.runtime._signature import Port
-from collage.target import Target
+from collage.system.codec import RARE, Within, from_json, to_json
 from collage.toolchains import Compiled
-from collage.toolchains._contract import read_names
 
 __all__ = ["WEIGHTS", "CopyRecord", "DeviceLayout", "KernelRecord", "Recipe"]
 
@@ -20,9 +19,10 @@ WEIGHTS = "weights.bin"
 """File of a workspace or artefact that holds large weights, once."""
 
 
-_MAX_CORE = 4096
-_ON_DEVICES = ("device", "reads", "writes")
-_MOST_BRANCHES = 64
+# Metadata of a kernel may hold a table.
+_LONGEST_TEXT = 16 << 20
+_Cores = Annotated[tuple[Annotated[int, Within(0, 4095)], ...], Within(1)]
+_Branch = Annotated[int, Within(1, 64)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +52,9 @@ class DeviceLayout:
         inputs: Scope in which each input of the model arrives.
     """
 
-    cores: Mapping[str, tuple[int, ...]]
+    cores: Mapping[str, _Cores]
     copies: tuple[CopyRecord, ...] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """JSON values only."""
-        cores = {device: list(numbers) for device, numbers in self.cores.items()}
-        return {"cores": cores, "copies": [asdict(copy) for copy in self.copies], "inputs": dict(self.inputs)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> DeviceLayout:
-        """Read what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
-        copies = [tuple(copy[name] for name in ("source", "result", "src", "dst")) for copy in data["copies"]]
-        return cls(
-            {str(device): _core_numbers(numbers) for device, numbers in dict(data["cores"]).items()},
-            tuple(CopyRecord(*read_names(copy)) for copy in copies),
-            {str(name): str(scope) for name, scope in dict(data["inputs"]).items()},
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +79,15 @@ class KernelRecord:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     compiled: Compiled
-    device: str | None = None
-    reads: tuple[str | None, ...] = ()
-    writes: tuple[str, ...] = ()
-    branch: int | None = None
+    device: str | None = field(default=None, metadata=RARE)
+    reads: tuple[str | None, ...] = field(default=(), metadata=RARE)
+    writes: tuple[str, ...] = field(default=(), metadata=RARE)
+    branch: _Branch | None = field(default=None, metadata=RARE)
+
+    def __post_init__(self) -> None:
+        sizes = (len(self.inputs), len(self.outputs)) if self.device is not None else (0, 0)
+        if (len(self.reads), len(self.writes)) != sizes:
+            raise ValueError(f"kernel {self.name!r} does not give the scopes of all its inputs and outputs")
 
     @property
     def is_built(self) -> bool:
@@ -117,34 +107,6 @@ class KernelRecord:
         """Return the record without the compiled files."""
         bare = Compiled(self.compiled.toolchain, self.target, (), self.inputs, self.outputs)
         return replace(self, compiled=bare)
-
-    def as_json(self) -> dict[str, Any]:
-        """JSON values only."""
-        data = {**asdict(self), "compiled": self.compiled.as_json() if self.is_built else None}
-        left_out = {*(_ON_DEVICES if self.device is None else ()), *(("branch",) if self.branch is None else ())}
-        return {key: value for key, value in data.items() if key not in left_out}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> KernelRecord:
-        """Read what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
-        target = Target.parse(data["target"])
-        inputs, outputs = read_names(data["inputs"]), read_names(data["outputs"])
-        compiled = Compiled(target.toolchain, str(target), (), inputs, outputs)
-        if data["compiled"] is not None:
-            compiled = Compiled.from_json(data["compiled"])
-            if not compiled.files:
-                raise ValueError(f"kernel {data['name']!r} has no files")
-        branch = data.get("branch")
-        if branch is not None and (type(branch) is not int or not 1 <= branch <= _MOST_BRANCHES):
-            raise ValueError(f"kernel {data['name']!r} is in branch {str(branch)[:80]!r}, which is not a valid number")
-        record = cls(str(data["name"]), str(target), inputs, outputs, compiled, branch=branch)
-        if data.get("device") is None:
-            return record
-        reads = tuple(None if scope is None else str(scope) for scope in list(data["reads"]))
-        writes = read_names(data["writes"])
-        if (len(reads), len(writes)) != (len(inputs), len(outputs)):
-            raise ValueError(f"kernel {record.name!r} does not give the scopes of all its inputs and outputs")
-        return replace(record, device=str(data["device"]), reads=reads, writes=writes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +137,10 @@ class Recipe:
     model: Mapping[str, Any]
     builds: Mapping[str, str]
     report: Report = field(default_factory=Report)
-    devices: DeviceLayout | None = None
-    empty: tuple[str, ...] = ()
-    streams: int = 0
-    listed: tuple[str, ...] = ()
+    devices: DeviceLayout | None = field(default=None, metadata=RARE)
+    empty: tuple[str, ...] = field(default=(), metadata=RARE)
+    streams: int = field(default=0, metadata=RARE)
+    listed: tuple[str, ...] = field(default=(), metadata=RARE)
 
     @property
     def toolchains(self) -> tuple[str, ...]:
@@ -197,25 +159,14 @@ class Recipe:
 
     def files_with_weights(self, workspace: Path) -> tuple[str, ...]:
         """Return its files, and the weights and the record of what was tried if the workspace has them."""
-        more = [name for name in (WEIGHTS, TRIED) if (workspace / name).exists()]
+        more = [name for name in (WEIGHTS, RECORD) if (workspace / name).exists()]
         return tuple(dict.fromkeys((*self.files, *more)))
 
     def as_json(self) -> dict[str, Any]:
         """JSON values only."""
-        return {
-            "model": dict(self.model),
-            "toolchains": dict(self.builds),
-            "threads": self.threads,
-            "inputs": [port.as_json() for port in self.inputs],
-            "outputs": [port.as_json() for port in self.outputs],
-            "model_file": self.model_file,
-            "kernels": [kernel.as_json() for kernel in self.kernels],
-            "report": self.report.as_json(),
-            **({} if self.devices is None else {"devices": self.devices.as_json()}),
-            **({"empty": list(self.empty)} if self.empty else {}),
-            **({"streams": self.streams} if self.streams else {}),
-            **({"listed": list(self.listed)} if self.listed else {}),
-        }
+        data = to_json(replace(self, report=Report()))
+        builds = data.pop("builds")
+        return {**data, "toolchains": builds, "report": self.report.as_json()}
 
     def check_wiring(self) -> None:
         """Check that every value is made once, before it is used; with devices, that it lies where it is read.
@@ -251,21 +202,15 @@ class Recipe:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recipe:
-        """Read what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
-        return cls(
-            inputs=tuple(Port.from_json(port) for port in data["inputs"]),
-            outputs=tuple(Port.from_json(port) for port in data["outputs"]),
-            kernels=tuple(KernelRecord.from_json(kernel) for kernel in data["kernels"]),
-            threads=_count(data["threads"]),
-            model_file=str(data["model_file"]),
-            model=dict(data["model"]),
-            builds=dict(data["toolchains"]),
-            report=Report.from_json(data["report"]),
-            devices=None if data.get("devices") is None else DeviceLayout.from_json(data["devices"]),
-            empty=read_names(data.get("empty", [])),
-            streams=_count(data.get("streams", 0)),
-            listed=read_names(data.get("listed", [])),
-        )
+        """Read what ``as_json`` wrote.
+
+        Raises:
+            ValueError: A value is of another type than its field, or out of its bounds.
+            KeyError: The report or the builds are missing.
+        """
+        own = {name: value for name, value in data.items() if name != "report"}
+        recipe: Recipe = from_json(cls, {**own, "builds": data["toolchains"]}, longest_text=_LONGEST_TEXT)
+        return replace(recipe, report=Report.from_json(data["report"]))
 
 
 def _copied(copies: Sequence[CopyRecord], made: dict[str, str]) -> list[CopyRecord]:
@@ -281,16 +226,3 @@ def _copied(copies: Sequence[CopyRecord], made: dict[str, str]) -> list[CopyReco
             raise ValueError(f"{copy.source!r} is copied from {copy.src}, but it is in {made[copy.source]}")
         made[copy.result] = copy.dst
     return left
-
-
-def _core_numbers(data: Any) -> tuple[int, ...]:
-    numbers = tuple(data) if isinstance(data, list | tuple) else ()
-    if not numbers or not all(type(number) is int and 0 <= number < _MAX_CORE for number in numbers):
-        raise ValueError(f"{str(data)[:80]!r} is not a set of cores")
-    return numbers
-
-
-def _count(data: Any) -> int:
-    if type(data) is not int:
-        raise TypeError(f"{str(data)[:80]!r} is not a number of threads")
-    return data

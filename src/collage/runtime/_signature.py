@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401  registers bfloat16 and its kin with NumPy
@@ -11,6 +11,7 @@ import numpy as np
 
 from collage._errors import InputError, ToolchainError
 from collage.runtime._tensors import as_numpy, as_torch, is_torch
+from collage.system.codec import RARE
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -42,44 +43,18 @@ class Port:
     name: str
     dtype: str | None
     shape: tuple[int | str | None, ...] | None
-    kind: str | None = None
-    default: str | None = None
-    classes: Classes = ()
+    kind: str | None = field(default=None, metadata=RARE)
+    default: str | None = field(default=None, metadata=RARE)
+    classes: tuple[str, ...] | tuple[int, ...] = field(default=(), metadata=RARE)
+
+    def __post_init__(self) -> None:
+        _numpy_dtype(self.dtype)
 
     def __str__(self) -> str:
         if self.kind is not None:
             return f"{self.name}: {self.kind}"
         axes = "?" if self.shape is None else ", ".join("?" if axis is None else str(axis) for axis in self.shape)
         return f"{self.name}: {self.dtype or 'any'}[{axes}]{'' if self.default is None else ' (optional)'}"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the port as JSON values for the manifest."""
-        shape = None if self.shape is None else list(self.shape)
-        more = {"kind": self.kind, "default": self.default, "classes": list(self.classes) or None}
-        return {
-            "name": self.name,
-            "dtype": self.dtype,
-            "shape": shape,
-            **{k: v for k, v in more.items() if v is not None},
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Port:
-        """From the manifest; wrong types raise TypeError, ValueError or KeyError."""
-        name, dtype, shape = data["name"], data["dtype"], data["shape"]
-        if not isinstance(name, str) or not isinstance(dtype, str | None):
-            raise TypeError("a port's name and type are strings")
-        _numpy_dtype(dtype)
-        axes = None if shape is None else tuple(shape)
-        if not all(axis is None or type(axis) in (int, str) for axis in axes or ()):
-            raise TypeError(f"the shape of port {name!r} is {shape!r}")
-        kind, default = data.get("kind"), data.get("default")
-        if not isinstance(kind, str | None) or not isinstance(default, str | None):
-            raise TypeError(f"the kind and the default of port {name!r} are strings")
-        classes = tuple(data.get("classes", ()))
-        if not any(all(type(each) is kind_of_class for each in classes) for kind_of_class in (str, int)):
-            raise TypeError(f"the classes of port {name!r} are neither all texts nor all whole numbers")
-        return cls(name, dtype, axes, kind, default, classes)
 
     @classmethod
     def of(cls, value: ir.Value) -> Port:

@@ -186,8 +186,7 @@ class _Reader:
         if origin is Literal:
             return _expect(data, isinstance(data, str) and data in arguments, _named(form), place)
         if origin in (Union, types.UnionType):
-            (other,) = (each for each in arguments if each is not type(None))
-            return None if data is None else self.read(other, data, place)
+            return self._union(arguments, data, place)
         if origin is tuple and arguments[-1] is not Ellipsis:
             _expect(data, isinstance(data, list | tuple) and len(data) == len(arguments), _named(form), place)
             return tuple(self.read(inner, *each) for inner, each in zip(arguments, _places(data, place), strict=True))
@@ -212,6 +211,18 @@ class _Reader:
         if dataclasses.is_dataclass(form):
             return self._dataclass(form, data, place)
         raise TypeError(f"{place}: {form} is not a type of a file")
+
+    def _union(self, forms: Sequence[Any], data: Any, place: str) -> Any:
+        """Return a value of the first form that it has."""
+        if data is None and type(None) in forms:
+            return None
+        *first, last = (form for form in forms if form is not type(None))
+        for form in first:
+            try:
+                return self.read(form, data, place)
+            except ValueError:
+                continue
+        return self.read(last, data, place)
 
     def _dataclass(self, form: Any, data: Any, place: str) -> Any:
         _expect(data, isinstance(data, Mapping), "a JSON object", place)
@@ -304,6 +315,8 @@ def _schema_of(form: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return _schema_of(arguments[0], definitions)
     if origin is Literal:
         return {"enum": list(arguments)}
+    if isinstance(form, type) and issubclass(form, enum.Enum):
+        return {"enum": [member.value for member in form]}
     if origin in (Union, types.UnionType):
         (other,) = (each for each in arguments if each is not type(None))
         return {"anyOf": [_schema_of(other, definitions), {"type": "null"}]}

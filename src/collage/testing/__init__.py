@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from collage._lazy import ImportedOnUse
 
 if TYPE_CHECKING:
     from collage.testing._explicit_plan import executable_of
@@ -15,20 +16,17 @@ if TYPE_CHECKING:
     from collage.testing._mock_estimator import MockCostEstimator
     from collage.testing._named_lengths import with_named_lengths
     from collage.testing._toolchain_case import ToolchainTestCase
+else:
+    __getattr__ = ImportedOnUse(
+        __name__,
+        {
+            "collage.testing._fake_toolchain": "FakeToolchain",
+            "collage.testing._mock_estimator": "MockCostEstimator",
+            "collage.testing._toolchain_case": "ToolchainTestCase",
+            "collage.testing._explicit_plan": "executable_of",
+            "collage.testing._named_lengths": "with_named_lengths",
+        },
+    )
 
-_HOME = {
-    "FakeToolchain": "collage.testing._fake_toolchain",
-    "MockCostEstimator": "collage.testing._mock_estimator",
-    "ToolchainTestCase": "collage.testing._toolchain_case",
-    "executable_of": "collage.testing._explicit_plan",
-    "with_named_lengths": "collage.testing._named_lengths",
-}
 
 __all__ = ["FakeToolchain", "MockCostEstimator", "ToolchainTestCase", "executable_of", "with_named_lengths"]
-
-if not TYPE_CHECKING:  # As in `collage`: it would turn every misspelt name into Any.
-
-    def __getattr__(name: str) -> Any:
-        if name in _HOME:
-            return getattr(importlib.import_module(_HOME[name]), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collage._errors import InputError, Unsupported
+from collage.system.codec import from_json
 from collage.toolchains._device import DeviceKernel
 from collage.toolchains.sdk.aligned_memory import aligned_bytes, size_bytes
 
@@ -56,42 +57,12 @@ class IndexCheck:
     is_certain: bool = True
     offset: int = 0
 
-    def as_json(self) -> dict[str, Any]:
-        """JSON values only."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> IndexCheck:
-        """Parse the output of ``as_json``.
-
-        Raises:
-            TypeError: The data is not such a check.
-        """
-        index = data["index"]
-        lengths = [n if isinstance(n, int) else _pair(n) for n in data["lengths"]]
-        return cls(
-            str(data["operator"]),
-            index if isinstance(index, int) else tuple(map(_pair, index)),
-            tuple(lengths),
-            counts_back=bool(data["counts_back"]),
-            is_count=bool(data["is_count"]),
-            is_certain=bool(data["is_certain"]),
-            offset=int(data["offset"]),
-        )
-
     def reads(self) -> Iterable[int]:
         """Return the positions of the values that it reads."""
         return [
             *([self.index] if isinstance(self.index, int) else []),
             *(n[0] for n in self.lengths if isinstance(n, tuple)),
         ]
-
-
-def _pair(data: Any) -> tuple[int, int]:
-    first, second = data
-    if not (isinstance(first, int) and isinstance(second, int)):
-        raise TypeError(f"{str(data)[:80]!r} is not a pair of numbers")
-    return first, second
 
 
 def unchecked(compiled: Compiled) -> Compiled:
@@ -112,7 +83,7 @@ def checked_kernel(kernel: Kernel, compiled: Compiled) -> Kernel:
     content = compiled.metadata.get(INDEX_CHECKS)
     if not content:
         return kernel
-    checks = [IndexCheck.from_json(each) for each in content["checks"]]
+    checks: list[IndexCheck] = [from_json(IndexCheck, each) for each in content["checks"]]
     kind = _CheckedDeviceKernel if isinstance(kernel, DeviceKernel) else _CheckedKernel
     return kind(kernel, compiled, checks, len(content["outputs"]))
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+from collage.system.codec import RARE, from_json, to_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +47,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-_MAX_DEPTH = 20
 
 TUNED = "collage.tuned"
 """Property of a kernel's model: the records of a ``Tuner`` by workload, as a JSON object of texts."""
@@ -118,7 +119,7 @@ class Compiled:
     outputs: tuple[str, ...]
     portable: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    parts: tuple[Compiled, ...] = ()
+    parts: tuple[Compiled, ...] = field(default=(), metadata=RARE)
 
     def __post_init__(self) -> None:
         for text in _texts(self.metadata):
@@ -146,21 +147,17 @@ class Compiled:
 
     def as_json(self) -> dict[str, Any]:
         """JSON values only."""
-        data = {**asdict(self), "metadata": dict(self.metadata), "parts": [part.as_json() for part in self.parts]}
-        return data if self.parts else {name: value for name, value in data.items() if name != "parts"}
+        data: dict[str, Any] = to_json(self)
+        return data
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], depth: int = 0) -> Compiled:
-        """Parse the output of ``as_json``, before or after JSON; wrong types raise TypeError, absent fields KeyError.
+    def from_json(cls, data: Mapping[str, Any]) -> Compiled:
+        """Parse the output of ``as_json``, before or after JSON.
 
         Raises:
-            ValueError: Parts are nested too deeply.
+            ValueError: A field is absent, of another type, or nested too deeply.
         """
-        if depth > _MAX_DEPTH:
-            raise ValueError(f"kernels are more than {_MAX_DEPTH} deep within each other")
-        names = {name: read_names(data[name]) for name in ("files", "inputs", "outputs")}
-        parts = tuple(cls.from_json(part, depth + 1) for part in list(data.get("parts", ())))
-        return cls(**{**data, **names, "parts": parts})
+        return from_json(cls, data)
 
     @property
     def inner(self) -> tuple[Compiled, ...]:
@@ -182,13 +179,6 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _texts(item)
-
-
-def read_names(data: object) -> tuple[str, ...]:
-    """Names as JSON holds them; TypeError if they are something else."""
-    if not isinstance(data, list | tuple) or not all(isinstance(name, str) for name in data):
-        raise TypeError(f"{str(data)[:80]!r} is not a list of names")
-    return tuple(data)
 
 
 @dataclass(frozen=True)

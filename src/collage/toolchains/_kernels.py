@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import Unsupported
+from collage.system.codec import to_json
 from collage.toolchains._checked_kernel import INDEX_CHECKS, checked_kernel, unchecked
 from collage.toolchains._contract import IN_FLOATS, Compiled, Profiler, Support
 
@@ -50,7 +51,7 @@ def _compile(toolchain: Toolchain, kernel: ir.Model, target: Target, workspace: 
     compiled = toolchain.compile(checked.model, target, workspace)
     if not checked.checks:
         return compiled
-    entry = {"checks": [check.as_json() for check in checked.checks], "outputs": list(checked.outputs)}
+    entry = {"checks": [to_json(check) for check in checked.checks], "outputs": list(checked.outputs)}
     metadata: dict[str, Any] = {**compiled.metadata, INDEX_CHECKS: entry}
     if IN_FLOATS in metadata:
         metadata[IN_FLOATS] = [i - bisect_left(checked.added, i) for i in metadata[IN_FLOATS]]

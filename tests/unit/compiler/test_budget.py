@@ -9,10 +9,11 @@ import pytest
 
 from collage.compiler.budget import SearchBudget
 from collage.compiler.refusals import over_time
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import summarise
 from collage.measure.track import ComparisonPlan
 from collage.options import CompileOptions
+from collage.status import Status
 
 
 @pytest.mark.parametrize("search", ["proof", "exhaustive"])

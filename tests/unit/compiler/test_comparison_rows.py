@@ -9,13 +9,14 @@ import pytest
 
 from collage.compiler.comparison_rows import comparison_rows, named_but_failed
 from collage.compiler.final_comparison import BASELINE, FinalComparison
-from collage.compiler.result_store import CompileResult, SearchSummary
-from collage.cost.outcome import Outcome, Status
+from collage.compiler.result_store import CompileResult
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Interval, Summary
 from collage.measure.baselines import TargetBaseline
 from collage.measure.finalist import Finalist, FinalistResult
 from collage.plan import Plan
-from collage.report import Report, Row, verdict_of
+from collage.report import Report, Row, SearchFacts, verdict_of
+from collage.status import Status
 from collage.target import Target
 from collage.toolchains import Availability, Support
 
@@ -33,7 +34,7 @@ def rows_of(plans: dict[str, FinalistResult | None], *found: TargetBaseline) -> 
     made = [Plan(name, (), Target.parse(name) if "-" in name else None) for name in plans]
     standings = {name: standing for name, standing in plans.items() if standing is not None}
     finals = FinalComparison(None, made[0], [p for p in made if p.name != BASELINE], standings, RACED, None)
-    result = CompileResult(finals, SearchSummary(), {}, dict.fromkeys(plans))
+    result = CompileResult(finals, SearchFacts(), {}, dict.fromkeys(plans))
     survey: Any = SimpleNamespace(
         problem=SimpleNamespace(menu=[each.target for each in found], tolerance=1e-3, is_bound=lambda _: False),
         precision=None,
@@ -59,11 +60,11 @@ def standing(name: str, ratio: tuple[float, float, float] | None, **more: Any) -
         (standing("mix 2", None, slower=(2.0, 3.1)), "too slow"),
         (standing("mix 2", None, slower=(2.0, 3.1), reason="and over a limit"), "too slow"),
         (standing("mix 2", None, status=Status.WRONG, reason="differs"), "wrong"),
-        (standing("mix 2", None, status=Status.CRASH, reason="SIGSEGV"), "crashed"),
+        (standing("mix 2", None, status=Status.CRASHED, reason="SIGSEGV"), "crashed"),
         (standing("mix 2", None, status=Status.TIMEOUT), "time-out"),
         (standing("mix 2", None, status=Status.OUT_OF_MEMORY), "out of memory"),
-        (standing("mix 2", None, status=Status.UNSUPPORTED), "refused"),
-        (standing("mix 2", None, status=Status.COMPILE_ERROR), "failed"),
+        (standing("mix 2", None, status=Status.REFUSED), "refused"),
+        (standing("mix 2", None, status=Status.FAILED), "failed"),
         (None, "not raced"),
     ],
 )
@@ -79,7 +80,7 @@ def test_every_plan_has_a_verdict(other: FinalistResult | None, verdict: str) ->
     [
         (baseline(LEFT, Outcome(Status.OK, time=RACED, error=0.1)), "wrong", "differs by 1.0e-01"),
         (baseline(REDUCED, Outcome(Status.OK, time=RACED, error=0.1)), "over budget", "larger accuracy budget"),
-        (baseline(LEFT, Outcome(Status.CRASH, "SIGSEGV")), "crashed", "SIGSEGV"),
+        (baseline(LEFT, Outcome(Status.CRASHED, "SIGSEGV")), "crashed", "SIGSEGV"),
         (TargetBaseline(LEFT, Availability(False, reason="not installed")), "unavailable", "not installed"),
         (baseline(LEFT, Outcome(Status.OK, time=RACED), refusal="does not compute Relu"), "refused", "Relu"),
         # A part that computes wrongly says more than that the toolchain does not take the rest.

@@ -19,7 +19,7 @@ from collage.compiler.preparation import Verdict
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Reference, Survey
 from collage.cost.cost import Cost
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import summarise
 from collage.database.database import Database
 from collage.fusion import CandidateKernel
@@ -29,6 +29,7 @@ from collage.measure.check_inputs import CheckingSets
 from collage.measure.overheads import Overheads
 from collage.measure.roofline import Peak
 from collage.options import CompileOptions
+from collage.status import Status
 from collage.target import Target
 from collage.testing import FakeToolchain
 from collage.toolchains import Availability, Registry

@@ -15,12 +15,12 @@ from collage.compiler import objective as module
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.objective import choose_finals, stream_counts
 from collage.cost.objective import QUANTITIES, Figures, Limit
-from collage.cost.outcome import Status
 from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.track import ComparisonPlan
 from collage.options import CompileOptions
 from collage.plan import Plan
 from collage.runtime import Recipe
+from collage.status import Status
 from collage.target import Target
 
 OWN = {"memory": "rss", "size": "size"}
@@ -58,7 +58,7 @@ class Stage:
     def measured(self, _: Any, __: Any, variant: Any, quantities: Any) -> Any:
         found = self.figures[variant.name.partition(",")[0]]
         if isinstance(found, Exception):
-            return FinalistResult(Finalist(variant.name, "", {}), Status.CRASH, reason=str(found))
+            return FinalistResult(Finalist(variant.name, "", {}), Status.CRASHED, reason=str(found))
         known = {QUANTITIES[quantity]: found.of(quantity) for quantity in quantities}
         return module.replace(variant, figures=Figures(**known))
 
@@ -158,7 +158,7 @@ def test_wrong_plans_and_those_that_crash_are_not_chosen(monkeypatch: pytest.Mon
     assert finals.plan is not None and finals.plan.name == "right"
     assert {name: each.status for name, each in finals.standings.items()} == {
         "wrong": Status.WRONG,
-        "crash": Status.CRASH,
+        "crash": Status.CRASHED,
         "right": Status.OK,
     }
     assert {plan.name for plan in finals.plans} == set(figures)

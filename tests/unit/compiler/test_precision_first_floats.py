@@ -13,14 +13,15 @@ import pytest
 from collage.compiler import precision_cuts
 from collage.compiler.precision_cuts import secure_floats
 from collage.compiler.precision_session import Precision
-from collage.compiler.precision_variants import finer_floats
 from collage.compiler.survey import Survey
-from collage.cost.outcome import Outcome, Status
+from collage.compiler.variants import finer_floats
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.graph import DataflowGraph
 from collage.measure.baselines import TargetBaseline
 from collage.options import CompileOptions
 from collage.plan import Plan
+from collage.status import Status
 from collage.target import Target
 from collage.toolchains import Availability, Support, registry
 

@@ -9,9 +9,9 @@ import pytest
 
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.report import _saturates, _warnings
-from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
 from collage.measure.finalist import Finalist, FinalistResult
+from collage.status import Status
 from collage.system.machine import this_machine
 
 UNLIMITED = replace(this_machine(), cores=4, physical_cores=4, quota=None)

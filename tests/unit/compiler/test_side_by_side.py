@@ -20,12 +20,13 @@ from collage.compiler.plans import predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.side_by_side import side_by_side
 from collage.cost import Cost
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.graph import IndexSet, SubGraph, iterate_bits
 from collage.options import CompileOptions
 from collage.plan import Plan, PlannedKernel
 from collage.search import Transfer, kernel_successors
+from collage.status import Status
 from collage.target import Target
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry

@@ -19,12 +19,13 @@ import sqlalchemy as sa
 from tests.timings import outcome_in
 
 from collage._errors import UsageError
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary, summarise
 from collage.cost.workload_key import WorkloadKey
 from collage.database._facts import FactKind
 from collage.database._schema import timing
 from collage.database.database import SCHEMA, Database, this_origin
+from collage.status import Status
 from collage.toolchains import Support
 
 KEY = WorkloadKey("hash", "(1, 2)float32", "llvm", "tvm 1", "machine", 0, 4, method="evict-2")
@@ -42,10 +43,10 @@ def test_what_is_recorded_is_found_again(database_url: str) -> None:
         database.record(KEY, GOOD)
     with Database(database_url) as database:
         assert outcome_in(database, KEY) == replace(GOOD, recorded=True)
-        database.record(KEY, Outcome(Status.CRASH, "signal 11"))
+        database.record(KEY, Outcome(Status.CRASHED, "signal 11"))
         again = outcome_in(database, KEY)
         assert again is not None
-        assert (again.status, again.reason, again.time, again.ok) == (Status.CRASH, "signal 11", None, False)
+        assert (again.status, again.reason, again.time, again.ok) == (Status.CRASHED, "signal 11", None, False)
 
 
 def test_a_file_in_folders_that_do_not_exist_yet_is_made(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_databases_of_every_older_version_stay_readable(file: Path, tmp_path: Pa
         assert outcome_in(database, KEY) == replace(GOOD, recorded=True)
         crashed = outcome_in(database, replace(KEY, kernel="other"))
         assert crashed is not None
-        assert (crashed.status, crashed.build_s) == (Status.CRASH, 1.5)
+        assert (crashed.status, crashed.build_s) == (Status.CRASHED, 1.5)
         assert database.fact(OLD_SUPPORT, structure="hash", target="llvm", build="tvm 1") == {"reason": None}
         found = database.find(KEY)
         assert found is not None

@@ -24,7 +24,7 @@ from tests.timings import outcome_in
 
 from collage._errors import UsageError
 from collage.cli._app import _main
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary, summarise
 from collage.cost.workload_key import METHOD, WorkloadKey, digest_of
 from collage.database import _schema as schema
@@ -34,10 +34,11 @@ from collage.database.database import Database
 from collage.database.export import export_lines, import_lines, merge
 from collage.database.queries import Choice, listing, prune
 from collage.measure.explain_miss import nearest
+from collage.status import Status
 
 KEY = WorkloadKey("a" * 64, "(1, 2)float32", "llvm -compiler=onnxruntime", "onnxruntime 1.31", "fedcba98", 0, 4)
 GOOD = Outcome(Status.OK, None, summarise([1e-3, 2e-3, 3e-3]), 1e-6, 0.5)
-CRASH = Outcome(Status.CRASH, "the worker was killed by SIGSEGV", build_s=0.1)
+CRASH = Outcome(Status.CRASHED, "the worker was killed by SIGSEGV", build_s=0.1)
 OLD = Path(__file__).parents[2] / "data" / "timings-schema-1.sqlite"
 
 
@@ -239,11 +240,11 @@ def test_prune_takes_what_everything_given_applies_to(tmp_path: Path) -> None:
         assert count(build="1.30") == (1, 2)
         assert count(machine="0123") == (1, 1)
         assert count(machine="laptop-1") == (1, 0)
-        assert count(status="crash") == (1, 0)
+        assert count(status="crashed") == (1, 0)
         assert count(target="onnxruntime") == (5, 1)
         assert count(kind="support") == (0, 1)
         assert count(build="1.30", machine="0123") == (0, 1)
-        assert prune(database, Choice(status="crash")) == (1, 0)
+        assert prune(database, Choice(status="crashed")) == (1, 0)
         assert outcome_in(database, replace(KEY, kernel="bad")) is None
         assert len(list(listing(database))) == 4
 
@@ -286,11 +287,11 @@ def test_every_command_has_examples_in_its_help(capsys: pytest.CaptureFixture[st
 def test_stats_and_show(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "stats", "--db", filled, "--json")
     found = json.loads(out)
-    assert (code, found["schema"], found["timings"], found["by_status"]) == (0, 1, 3, {"ok": 2, "crash": 1})
+    assert (code, found["schema"], found["timings"], found["by_status"]) == (0, 1, 3, {"ok": 2, "crashed": 1})
     assert (found["integrity"], found["damaged"]) == ("ok", 0)
     assert [row["toolchain"] for row in found["quarantined"]] == ["fake"]
     assert "this machine" in run(capsys, "stats", "--db", filled)[1]
-    found = json.loads(run(capsys, "show", "--db", filled, "--status", "crash", "--json")[1])
+    found = json.loads(run(capsys, "show", "--db", filled, "--status", "crashed", "--json")[1])
     assert [row["reason"] for row in found["timings"]] == ["the worker was killed by SIGSEGV"]
     digest = found["timings"][0]["digest"]
     code, out, _ = run(capsys, "show", digest[:10], "--db", filled)
@@ -333,7 +334,7 @@ def test_export_import_merge_and_prune(filled: str, tmp_path: Path, capsys: pyte
     assert json.loads(run(capsys, "import", text, "--db", other, "--json")[1])["taken"] == 5
     assert json.loads(run(capsys, "merge", filled, "--db", str(tmp_path / "m.sqlite"), "--json")[1])["timings"] == 3
     assert json.loads(run(capsys, "prune", "--kind", "quarantine", "--db", other, "--json")[1])["facts"] == 1
-    assert run(capsys, "prune", "--status", "crash", "--dry-run", "--db", other)[1].startswith(
+    assert run(capsys, "prune", "--status", "crashed", "--dry-run", "--db", other)[1].startswith(
         "1 timing and 0 facts would"
     )
 

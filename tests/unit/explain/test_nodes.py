@@ -18,15 +18,15 @@ def test_ranges_hold_what_they_were_made_of(indices: set[int]) -> None:
     assert len(nodes) == len(indices)
     assert all((i in nodes) == (i in indices) for i in range(62))
     assert NodeRanges.from_bits(sum(1 << i for i in indices)) == nodes
+    assert NodeRanges.parse(str(nodes)) == nodes
     if indices:
         assert (nodes.first, nodes.last) == (min(indices), max(indices))
-        assert NodeRanges.parse(str(nodes), 61) == nodes
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "a", "3-", "-3", "5-4", "1,1", "1,2", "4-6,5", "4,3", "0-10", "10", "1 ", "\uff11", "1-2-3", "999999999"],
+    ["a", "3-", "-3", "5-4", "1,1", "1,2", "4-6,5", "4,3", "1 ", "\uff11", "1-2-3", "999999999"],
 )
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        NodeRanges.parse(text, 10)
+        NodeRanges.parse(text)

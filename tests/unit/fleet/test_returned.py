@@ -13,7 +13,7 @@ from tests.timings import outcome_in
 from tests.unit.fleet.artefacts import MACHINE, model, zipped
 
 from collage._errors import ArtefactError, UsageError
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.cost.workload_key import WorkloadKey
 from collage.database.database import Database
@@ -22,6 +22,7 @@ from collage.fleet import remote
 from collage.fleet.answers import read_answer
 from collage.fleet.remote import take_rows
 from collage.fleet.returned import file_digest, keep
+from collage.status import Status
 
 ARTEFACT = zipped()
 JUNK = st.recursive(

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.measure import baselines
 from collage.measure.baselines import TargetBaseline, measure_baselines
+from collage.status import Status
 from collage.target import Target
 from collage.toolchains import Availability
 

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collage._errors import WorkerDied
-from collage.cost.outcome import Status
 from collage.cost.statistics import Interval
 from collage.measure import race as race_module
 from collage.measure import track as track_module
@@ -22,6 +21,7 @@ from collage.measure import turns as turns_module
 from collage.measure.finalist import THROUGHPUT, Finalist
 from collage.measure.race import Comparison, near_again, race
 from collage.measure.track import ComparisonPlan
+from collage.status import Status
 
 
 class Track:
@@ -386,7 +386,7 @@ def test_whoever_dies_loses_and_the_others_go_on(after: int) -> None:
     result = run(entry("single", 0.010), entry("mix", 0.005, 3, dies_after=after))
     assert result.winner is not None
     assert result.winner.finalist.name == "single"
-    assert [standing.status for standing in result.standings] == [Status.OK, Status.CRASH]
+    assert [standing.status for standing in result.standings] == [Status.OK, Status.CRASHED]
 
 
 def test_wrong_answers_never_run() -> None:

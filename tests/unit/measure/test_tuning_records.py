@@ -7,11 +7,12 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from collage.cost.outcome import Outcome, Status
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.cost.workload_key import digest_of
 from collage.database import Database, FactKind
 from collage.measure.tuning_records import _TUNED_KERNEL, TunedKernel, TuningForecast, effort_s
+from collage.status import Status
 
 GOOD: dict[str, Any] = {"records": "{}", "took_s": 8.0, "effort_s": 0.5, "ratio": 0.5}
 

@@ -179,3 +179,20 @@ def test_what_follows_from_ties_may_differ_in_as_many_elements_as_right_runs_do(
     for made, ok in ((flipped(0.1), True), (flipped(0.5), False), (flipped(0.1, 60.0), False)):
         assert judge(made, right, 1e-4, evidence=Evidence(runs, None, is_decided=True)).ok is ok
         assert not judge(made, right, 1e-4, evidence=Evidence(runs)).ok or made is runs[0]
+
+
+def test_the_answer_of_the_reference_has_no_error_beside_a_truth_that_is_far_off() -> None:
+    answer = np.float32([1e-7, 2e-7, 0.0])
+    evidence = Evidence((answer,), answer.astype(np.float64) / 3)
+    found = judge(answer, answer, 1e-4, usual=np.float32([1.0, 1.0, 1.0]), evidence=evidence)
+    assert found.ok and found.max_rel == 0.0
+
+
+def test_rows_without_text_are_not_another_quantity() -> None:
+    page = np.full((1, 1, 64, 48), 1e-6)
+    page[..., 20:40, :] = 0.9
+    blank = np.full_like(page, 1e-6)
+    assert sizes_of(page, blank) == sizes_of(page, np.zeros_like(page)) == 0.9
+    rows = np.concatenate([np.full((1, 4, 64), 640.0), np.full((1, 6, 64), 0.9)], axis=1)
+    for other in (None, rows / 2, np.concatenate([rows[:, :4], rows[:, 4:] * 1e-3], axis=1)):
+        assert sorted(set(np.ravel(sizes_of(rows, other)))) == [0.9, 640.0]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 
-from collage.explain import ChosenKernel, KernelStatus, NodeRanges, TargetAnswer, TriedKernel, TriedRecord
+from collage.explain import NodeRanges, Record, TargetAnswer, TriedKernel
 from collage.page import PageContents
 from collage.page._contents import KernelView, Operator, Value
 from collage.report import KernelRow, Machine, ModelFacts, Numerics, Ratio, ReferenceFacts, Report, Row, Times
+from collage.status import Status
 
 MENU = ("llvm -compiler=onnxruntime", "llvm -compiler=openvino", "llvm")
 TYPES = ("Conv", "Relu", "Add", "MatMul", "Softmax", "Resize")
@@ -123,26 +124,21 @@ def report(views: list[KernelView], prefix: str = "/net") -> Report:
     )
 
 
-def record(views: list[KernelView]) -> TriedRecord:
+def record(views: list[KernelView]) -> Record:
     names = [operator.name for view in views for operator in view.operators]
     op_types = [operator.op_type for view in views for operator in view.operators]
-    rows, chosen, start = [], [], 0
+    rows, start = [], 0
     for view in views:
         nodes = NodeRanges(((start, start + len(view.operators) - 1),))
         start += len(view.operators)
-        mine = TriedKernel(nodes, view.target, KernelStatus.MEASURED, view.time_us, rule=view.rule)
-        chosen.append(ChosenKernel(view.name, mine))
+        mine = TriedKernel(nodes, view.target, Status.OK, view.time_us, rule=view.rule)
         other = MENU[(MENU.index(view.target) + 1) % 3]
         third = MENU[(MENU.index(view.target) + 2) % 3]
         rows += [
             mine,
-            TriedKernel(nodes, other, KernelStatus.MEASURED, (view.time_us or 1.0) * 1.4),
-            TriedKernel(nodes, third, KernelStatus.WRONG, None, reason=f"differs at {names[nodes.first]}"),
+            TriedKernel(nodes, other, Status.OK, (view.time_us or 1.0) * 1.4),
+            TriedKernel(nodes, third, Status.WRONG, None, reason=f"differs at {names[nodes.first]}"),
         ]
     everything = NodeRanges(((0, len(names) - 1),))
-    answers = [
-        TargetAnswer(target, True, whole=KernelStatus.MEASURED, whole_us=1e4, takes=everything) for target in MENU
-    ]
-    return TriedRecord(
-        tuple(names), tuple(op_types), "mix 1", kernels=tuple(chosen), targets=tuple(answers), tried=tuple(rows)
-    )
+    answers = [TargetAnswer(target, True, whole=Status.OK, whole_us=1e4, takes=everything) for target in MENU]
+    return Record(tuple(names), tuple(op_types), targets=tuple(answers), tried=tuple(rows))

@@ -12,8 +12,9 @@ from tests.unit.page.test_markup import Reader
 from collage.explain import NodeRanges
 from collage.page import as_html, as_svg, redacted
 from collage.page._picture import colour_of, row_colour
-from collage.page._words import amount, counted, percent
+from collage.page._words import amount, percent
 from collage.report import BodyKernelRow, Ratio, Report, SearchFacts
+from collage.system.texts import counted
 
 ATTACK = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&lt;\u202e"
 EVENT = re.compile(r"on\w+", re.IGNORECASE)

@@ -11,7 +11,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from hypothesis import strategies as st
 
+from collage.explain import NodeRanges, Record
+
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=5)
+_OPERATORS = 4
 
 
 def any_of(form: Any) -> st.SearchStrategy[Any]:
@@ -29,8 +32,7 @@ def any_of(form: Any) -> st.SearchStrategy[Any]:
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin in (Union, types.UnionType):
-        (other,) = (each for each in arguments if each is not type(None))
-        return st.none() | any_of(other)
+        return st.one_of(st.none() if each is type(None) else any_of(each) for each in arguments)
     if origin is tuple and arguments[-1] is not Ellipsis:
         return st.tuples(*map(any_of, arguments))
     if origin in (tuple, list, set):
@@ -40,6 +42,10 @@ def any_of(form: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(_TEXT, free if arguments[1] is Any else any_of(arguments[1]), max_size=2)
     if isinstance(form, type) and issubclass(form, enum.Enum):
         return st.sampled_from(form)
+    if form is NodeRanges:
+        return st.sets(st.integers(0, _OPERATORS - 1), min_size=1).map(NodeRanges.of)
+    if form is Record:
+        return st.deferred(lambda: instances(Record, names=("n",) * _OPERATORS, op_types=("Conv",) * _OPERATORS))
     if dataclasses.is_dataclass(form):
         return st.deferred(lambda: instances(form))
     simple: dict[Any, st.SearchStrategy[Any]] = {
@@ -55,14 +61,14 @@ def _nested(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.lists(leaves, max_size=2) | st.dictionaries(_TEXT, leaves, max_size=2)
 
 
-def instances(form: Any) -> st.SearchStrategy[Any]:
-    """Any values that the fields of a dataclass may have; the schema stays as it is."""
+def instances(form: Any, **own: Any) -> st.SearchStrategy[Any]:
+    """Any values that the fields of a dataclass may have, except given ones; the schema stays as it is."""
     hints = {name: hint for name, hint in get_type_hints(form, include_extras=True).items() if name != "schema"}
     made = st.fixed_dictionaries({name: any_of(hint) for name, hint in hints.items()})
 
     def build(fields: dict[str, Any]) -> Any:
         try:
-            return form(**fields)
+            return form(**{**fields, **own})
         except ValueError:
             return None
 

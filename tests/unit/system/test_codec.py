@@ -87,7 +87,19 @@ def test_plan_files_come_back_and_damaged_ones_are_usage_errors(plan: PlanFile, 
         assert PlanFile.from_json(again.to_json()) == again
 
 
-@pytest.mark.parametrize("form", [int, str, tuple[int, ...], tuple[int, str], dict[str, float], set[str], float | None])
+FORMS = [
+    int,
+    str,
+    tuple[int, ...],
+    tuple[int, str],
+    dict[str, float],
+    set[str],
+    float | None,
+    int | tuple[int, ...] | None,
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
 @given(data=st.recursive(DAMAGE, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6))
 def test_whatever_is_read_has_its_form_or_is_a_value_error(form: Any, data: Any) -> None:
     try:

@@ -16,6 +16,7 @@ from collage.graph import FROM_LENGTHS, DataflowGraph, IndexSet, SubGraph, extra
 from collage.testing._explicit_plan import executable_of
 from collage.toolchains._index_checks import with_index_checks
 from collage.toolchains._index_uses import refusal
+from collage.toolchains.openvino.toolchain import OpenVinoToolchain
 from collage.transform import prepare
 
 _X = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
@@ -87,3 +88,10 @@ def test_a_range_that_ends_before_it_starts_is_empty(target: str) -> None:
     for n in (7, 5, 2):
         (made,) = executable.run({"x": np.zeros((n, 4), np.float32)}).values()
         assert made.tolist() == list(range(n - 5))
+
+
+def test_openvino_is_given_no_number_of_largest_elements_that_is_computed() -> None:
+    # For a number of 0 it raises an error, and the second one corrupts the memory of the process.
+    number = helper.make_tensor_value_info("k", TensorProto.INT64, [1])
+    file = _model([helper.make_node("TopK", ["x", "k"], ["y", "places"], axis=0)], [_X, number])
+    assert "TopK" in str(refusal(prepare(read_model(file)).graph[-1], OpenVinoToolchain.checks_sizes_of))

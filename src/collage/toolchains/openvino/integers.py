@@ -15,7 +15,7 @@ from collage.toolchains.sdk.model_files import elem_type
 if TYPE_CHECKING:  # Loading a kernel needs the limits, and not the 70 MB of this library.
     import onnx_ir as ir
 
-__all__ = ["LIMITS", "PLACES", "WIDE", "computes_beyond"]
+__all__ = ["LIMITS", "PLACES", "WIDE", "computes_beyond", "is_place"]
 
 _INT32 = 2**31
 _EXACT = 2**24
@@ -65,7 +65,7 @@ def computes_beyond(node: ir.Node, limit: int) -> str | None:
         if PLACES.get(node.op_type) != place and not _fits(value, known.of(value)):
             return _reason(node, value)
     for value in node.outputs:
-        if node.op_type not in ARITHMETIC or _type_name(value) not in WIDE or _is_place(value):
+        if node.op_type not in ARITHMETIC or _type_name(value) not in WIDE or is_place(value):
             continue
         if not _fits(value, known.of(value)):
             return _reason(node, value)
@@ -144,7 +144,7 @@ def _fits(value: ir.Value, bounds: Bounds) -> bool:
     return bounds.is_length or lowest <= bounds.low <= bounds.high < _INT32
 
 
-def _is_place(value: ir.Value) -> bool:
+def is_place(value: ir.Value) -> bool:
     """Return True if a value is only an index. A number beyond 32 bits cannot be an index into any tensor."""
     uses = value.uses()
     return bool(uses) and not value.is_graph_output() and all(PLACES.get(node.op_type) == i for node, i in uses)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["TRIED"]
+__all__ = ["RECORD"]
 
-TRIED = "tried.json"
+RECORD = "tried.json.gz"
 """File of an artefact that holds the record."""

@@ -10,14 +10,15 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 
-from collage.compiler import thread_counts
+from collage.compiler import variants
 from collage.compiler.survey import Survey
-from collage.compiler.thread_counts import with_one_thread
-from collage.cost.outcome import Outcome, Status
+from collage.compiler.variants import with_one_thread
+from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.graph import DataflowGraph
 from collage.measure.baselines import TargetBaseline
 from collage.options import CompileOptions
+from collage.status import Status
 from collage.target import Target
 from collage.toolchains import Availability
 
@@ -43,7 +44,9 @@ class _Problem:
     choices: Any = field(default_factory=lambda: SimpleNamespace(allows=lambda *_: True))
     is_bound: Any = field(default_factory=lambda: lambda _: False)
     toolchains: Any = field(default_factory=lambda: TOOLCHAINS)
-    asked: list[Target] = field(default_factory=list)
+    kernels: Any = field(
+        default_factory=lambda: SimpleNamespace(in_float=lambda _: (), keep_in_float=lambda target, _: None)
+    )
 
 
 def baseline(target: Target, seconds: float, error: float = 0.0) -> TargetBaseline:
@@ -63,14 +66,16 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> dict[Target, float]:
     """Seconds of each target on one thread, to be filled."""
     found: dict[Target, float] = {}
 
-    def measured(survey: Any, targets: Sequence[Target], *_: Any) -> dict[Target, TargetBaseline]:
-        variants = {target.with_options(threads="1"): found[target] for target in targets}
-        survey.problem.asked.extend(targets)
-        return {target: baseline(target, seconds) for target, seconds in variants.items()}
+    def measured(_: Any, targets: Sequence[Target], __: Any) -> dict[Target, TargetBaseline]:
+        return {one: baseline(one, found[target]) for one in targets for target in found if one == on_one(target)}
 
-    monkeypatch.setattr(thread_counts, "_measured", measured)
-    monkeypatch.setattr(thread_counts, "thread_count", lambda: 4)
+    monkeypatch.setattr(variants, "baselines_of", measured)
+    monkeypatch.setattr(variants, "thread_count", lambda: 4)
     return found
+
+
+def on_one(target: Target) -> Target:
+    return target.with_options(threads="1")
 
 
 def result(survey: Survey) -> Survey:
@@ -81,7 +86,7 @@ def result(survey: Survey) -> Survey:
 def test_every_target_is_tried_however_slow_its_times_alone_are(one_thread: dict[Target, float]) -> None:
     one_thread |= {FAST: 0.0019, SLOW: 0.0007, FAR: 0.02}
     got = result(surveyed({SLOW: 0.002, FAST: 0.001, FAR: 0.009, PLAIN: 0.001}))
-    assert got.problem.menu == (SLOW, FAST, FAR, PLAIN, *(t.with_options(threads="1") for t in (SLOW, FAST, FAR)))
+    assert got.problem.menu == (SLOW, FAST, FAR, PLAIN, *map(on_one, (SLOW, FAST, FAR)))
     assert set(got.baselines) == set(got.problem.menu)
     assert got.best_single_s == 0.0007
 
@@ -114,6 +119,6 @@ def test_nothing_is_tried(
 def test_a_machine_of_one_core_has_nothing_to_choose(
     one_thread: dict[Target, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_counts, "thread_count", lambda: 1)
+    monkeypatch.setattr(variants, "thread_count", lambda: 1)
     survey = surveyed({FAST: 0.001})
     assert result(survey) is survey

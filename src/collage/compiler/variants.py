@@ -1,4 +1,9 @@
-"""Variants of targets of reduced precision, which are on the menu only if the plain targets are too far off."""
+"""Variants of targets, which are on the menu only if they may be worth their while.
+
+* On one thread: each time a kernel divides its work, waking a helper thread takes tens of microseconds. So models of a few
+  milliseconds can be faster on one thread, and so can single kernels.
+* Of reduced precision: targets whose most sensitive operators stay in finer types, if the plain ones are too far off.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +18,38 @@ from collage.compiler.precision_sensitivity import FLOATS, add_variants
 from collage.compiler.precision_session import MAX_ERROR
 from collage.compiler.survey import Survey, baselines_of
 from collage.measure.session import MeasureSession
+from collage.system.machine import this_machine, thread_count
 from collage.target import Target
 from collage.toolchains import option_values
 
-__all__ = ["finer_floats", "with_variants"]
+__all__ = ["finer_floats", "with_one_thread", "with_variants"]
 
+# Shares of the budget between which a whole model in bf16 errs if finer floats for a few operators may help. The error counts
+# with its interval, so it has to lie well below the budget.
 _NEAR, _FAR = 0.5, 4.0
-"""Shares of the budget between which a whole model in bf16 errs if finer floats for a few operators may help. The error counts
-with its interval, so it has to lie well below the budget."""
+
+
+# A second core saves at most half of the time. Waking its thread costs tens of microseconds for each operator. For about a
+# hundred operators this is as much as a gain of 3 ms. The trial costs a build and a second, so larger models have none.
+_SMALL_S = 0.003
+
+
+def with_one_thread(survey: Survey, session: MeasureSession) -> Survey:
+    """Return a survey with targets of one thread on the menu, if the model is small.
+
+    Every target that takes the whole model is tried, since times alone do not tell which gains. The race decides.
+    """
+    options, placement = survey.problem.options, survey.problem.placement
+    if options.search_threads or placement is not None or (thread_count() or this_machine().physical_cores) < 2:
+        return survey
+    targets = _whole_takers(survey) if survey.best_single_s < _SMALL_S else []
+    if not targets:
+        return survey
+    session.say(f"trying {', '.join(target.short for target in targets)} on one thread")
+    of_one = {target: target.with_options(threads="1") for target in targets}
+    for target, one in of_one.items():
+        survey.problem.kernels.keep_in_float(one, survey.problem.kernels.in_float(target))
+    return _with(survey, [*of_one.values()], session)
 
 
 def with_variants(survey: Survey, session: MeasureSession) -> Survey:
@@ -60,6 +89,19 @@ def finer_floats(survey: Survey) -> list[Target]:
         if "f32" in values and is_near and whole.time.median_s < (1 - problem.options.min_gain) * exact_s:
             found.append(target.with_options(**{FLOATS: "f32"}))
     return [target for target in found if target not in problem.menu]
+
+
+def _whole_takers(survey: Survey) -> list[Target]:
+    """Return the targets that take the whole model, and could take it on one thread."""
+    toolchains = survey.problem.toolchains
+    return [
+        target
+        for target, baseline in survey.baselines.items()
+        if baseline.whole.time is not None and survey.is_right(baseline.whole)
+        if target.kind == "llvm" and target.option("threads") is None
+        if "threads" in toolchains.for_target(target).options
+        if target.with_options(threads="1") not in survey.baselines
+    ]
 
 
 def _with(survey: Survey, variants: Sequence[Target], session: MeasureSession) -> Survey:
