@@ -151,9 +151,10 @@ def _usage_error(error: Any) -> str:
         message, hint = f"there is no option {error.option_name}", guess
     elif message.startswith("Got unexpected extra argument"):
         extra = message.rpartition("(")[2].rstrip(")")
-        message = (
-            f"{command} takes one {'model' if command.endswith('compile') else 'argument'}; {extra} is one too many"
-        )
+        count = sum(each.param_type_name == "argument" for each in context.command.params) if context else 1
+        most = {0: "no arguments", 1: "one argument"}.get(count, f"{count} arguments")
+        most = "one model" if command.endswith("compile") else most
+        message = f"{command} takes {most}; {extra} is one too many"
         if command.endswith("compile"):
             hint = "compile one after the other, or several with `collage fleet compile a.onnx b.onnx -o FOLDER`"
     return f"collage: {message}\nhint: {hint}"

@@ -161,6 +161,8 @@ def status(
 
     if state not in (None, *STATES, "stale", "replaced"):
         raise UsageError(f"no task is {state!r}; tasks are {', '.join(STATES)}, stale or replaced")
+    if output is not None and not Path(output).exists():
+        raise UsageError(f"-o {output}: there is no such folder")
     tasks, old = _chosen(db, output, [])
     gone = replaced(tasks)
     marks = {task.digest: {"stale": task.digest in old, "replaced": task.digest in gone} for task in tasks}

@@ -81,6 +81,8 @@ explain m.onnx
 db show --status okk --db t.db
 toolchain check onnxruntime --takes nothing
 fleet compile
+fleet status -o gone
+targets extra
 """
 
 FILES = {
