@@ -24,6 +24,7 @@ STEMS = {
     "cuda",
     "cuda -libs=cudnn",
     "cuda -libs=cublas",
+    "cuda -libs=extern-cuda",
     "cuda -compiler=cutlass",
     "cuda -compiler=tensorrt",
     "cuda -compiler=onnxruntime",
