@@ -7,6 +7,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from collage.compiler.tried import record_of_build
+from collage.explain import write_record
 from collage.frontend import place_weights, read_model
 from collage.graph import DataflowGraph, IndexSet, KernelSpec, SubGraph, partition
 from collage.measure.kernel_factory import KernelMaker, kernel_attributes, plan_kernel_name
@@ -64,7 +66,9 @@ def executable_of(
         name = plan_kernel_name(number, len(given), sub_graph, target)
         specs.append(KernelSpec(sub_graph, name, kernel_attributes(target, name)))
         records.append(KernelRecord(name, str(target), compiled.inputs, compiled.outputs, compiled))
-    ir.save(partition(placed, specs), workspace / "model.onnx")
+    partitioned = partition(placed, specs)
+    ir.save(partitioned, workspace / "model.onnx")
+    write_record(record_of_build(partitioned, records, "the kernels were given"), workspace)
     recipe = Recipe(
         inputs=tuple(Port.of(value) for value in placed.graph.inputs),
         outputs=tuple(Port.of(value) for value in placed.graph.outputs),

@@ -50,6 +50,7 @@ def test_status_lists_tasks_of_a_folder_or_a_state(db: str, tmp_path: Path, caps
     counts = {"1 waiting", "1 running", "2 done", "1 failed", "1 cancelled", "1 stale"}
     assert set(summary.split(", ")) == counts
     assert any("stale" in line and "1.500 ms" in line and "1.25x" in line for line in lines)
+    (tmp_path / "out").mkdir()
     found = json.loads(said(capsys, "status", "-o", str(tmp_path / "out"), "--json", "--db", db)[1])
     assert {task["name"]: task["stale"] for task in found["tasks"]} == {name: name == "done" for name in STATES}
     (failed,) = json.loads(said(capsys, "status", "--state", "failed", "--json", "--db", db)[1])["tasks"]

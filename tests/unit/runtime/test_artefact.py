@@ -33,7 +33,8 @@ def test_saved_and_loaded_again(small: Executable, tmp_path: Path, name: str, re
 
 def test_a_recipe_holds_nothing_that_was_compiled(small: Executable, tmp_path: Path) -> None:
     path = small.save(tmp_path / "m.collage", recipe_only=True)
-    assert sorted(entry.name for entry in path.iterdir()) == ["manifest.json", "model.onnx", "weights.bin"]
+    names = ["manifest.json", "model.onnx", "tried.json.gz", "weights.bin"]
+    assert sorted(entry.name for entry in path.iterdir()) == names
 
 
 def test_equal_executables_give_equal_zips(small: Executable, tmp_path: Path) -> None:
