@@ -122,13 +122,13 @@ def forced(model: onnx.ModelProto, target: str) -> Executable:
     from collage._errors import ToolchainError
     from collage.frontend import read_model
     from collage.graph import DataflowGraph
-    from collage.toolchains import registry
+    from collage.toolchains import registry, support_for
     from collage.transform import prepare
 
     aim = registry().parse_target(target)
     toolchain = registry().for_target(aim)
     graph = DataflowGraph(prepare(read_model(model.SerializeToString())))
-    taken = [toolchain.supports(graph.node(i), aim).ok for i in range(len(graph))]
+    taken = [support_for(toolchain, graph.node(i), aim).ok for i in range(len(graph))]
     try:
         return executable_of(model, _parts(runs_of(taken), len(graph), str(aim)))
     except ToolchainError:

@@ -101,7 +101,7 @@ def integrated(model: onnx.ModelProto, cases: Sequence[Case], allowed: float, na
     from collage.frontend import read_model
     from collage.graph import DataflowGraph
     from collage.target import Target
-    from collage.toolchains import registry
+    from collage.toolchains import registry, support_for
     from collage.transform import prepare
 
     toolchain = registry().get(name)
@@ -115,7 +115,7 @@ def integrated(model: onnx.ModelProto, cases: Sequence[Case], allowed: float, na
             return Verdict(WRONG, f"the preparation, {shapes_of(each.feeds)}: {differs}", name)
         values.append({**found, **dict(zip(outputs, each.expected, strict=True))})
     graph = DataflowGraph(prepared)
-    supports = [toolchain.supports(graph.node(i), target) for i in range(len(graph))]
+    supports = [support_for(toolchain, graph.node(i), target) for i in range(len(graph))]
     reasons = [f"{graph.node(i).op_type}: {s.reason}" for i, s in enumerate(supports) if not s.ok]
     taken = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -161,7 +161,7 @@ def tried(
 ) -> tuple[str, str]:
     """Return how a kernel goes, and why. On the first case it has to run."""
     from collage._errors import Unsupported
-    from collage.toolchains import LoadOptions
+    from collage.toolchains import LoadOptions, compile_for, load_for
 
     inputs = [str(value.name) for value in kernel.graph.inputs]
     names = [str(value.name) for value in kernel.graph.outputs]
@@ -172,7 +172,8 @@ def tried(
         feeds = [np.array(values[name]) for name in inputs]
         try:
             if not number:
-                loaded = toolchain.load(toolchain.compile(kernel, target, folder), target, folder, LoadOptions())
+                compiled = compile_for(toolchain, kernel, target, folder)
+                loaded = load_for(toolchain, compiled, target, folder, LoadOptions())
             got = [np.array(y) for y in loaded(feeds)]
         except Exception as error:
             if number > 1:

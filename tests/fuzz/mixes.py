@@ -89,12 +89,13 @@ def chosen(model: onnx.ModelProto, names: Sequence[str], rng: random.Random, fol
 def takes(toolchain: Toolchain, target: Target, graph: DataflowGraph, inside: range, folder: Path) -> bool:
     """Tell if a toolchain takes a range of operators."""
     from collage._errors import ToolchainError
-    from collage.toolchains import LoadOptions
+    from collage.toolchains import LoadOptions, compile_for, load_for, support_for
 
-    if not all(toolchain.supports(graph.node(i), target).ok for i in inside):
+    if not all(support_for(toolchain, graph.node(i), target).ok for i in inside):
         return False
     try:
-        toolchain.load(toolchain.compile(piece(graph, inside), target, folder), target, folder, LoadOptions())
+        compiled = compile_for(toolchain, piece(graph, inside), target, folder)
+        load_for(toolchain, compiled, target, folder, LoadOptions())
     except ToolchainError:
         return False  # ``kernels.py`` tells those that fail from those that are refused.
     return True

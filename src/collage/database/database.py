@@ -143,7 +143,7 @@ class Database:
         self.write(schema.fact, [fact_row({**name, "fact": kind.name}, kind.write(value), self.origin)])
 
     def facts(self, kind: FactKind[_T]) -> Iterator[tuple[Mapping[str, Any], _T]]:
-        """All facts of one kind, each with its name."""
+        """All facts of one kind, each with its name, as ``keep_fact`` was given it."""
         # What names look like in their column; so may the text of some other part.
         alike = schema.fact.c.name.contains(f'"fact": "{kind.name}"', autoescape=True)
 
@@ -157,7 +157,7 @@ class Database:
         digests = self._persistently("read", read)
         for row in filter(None, (self._row(schema.fact, digest) for digest in digests)):
             name, value = read_json(row["name"]), kind.read(value_of(row))
-            if value is not None and name.get("fact") == kind.name:
+            if value is not None and name.pop("fact", None) == kind.name:
                 yield name, value
 
     def local_fact(self, kind: FactKind[_T], **name: Any) -> _T | None:
