@@ -16,7 +16,9 @@ def figures(report: Report) -> dict[str, Any]:
     return {
         "measured_us": None if returned is None else _times(returned),
         # Small models are tried on one thread too, where there are several processors.
-        "singles": [_single(row) for row in report.rows if row.kind == "single" and "-threads=1" not in str(row.target)],
+        "singles": [
+            _single(row) for row in report.rows if row.kind == "single" and "-threads=1" not in str(row.target)
+        ],
         "finalists": [{**_single(row), "name": row.name, "kernels": row.kernels} for row in plans],
         "speedup_vs_best_single": None if gain is None else gain.ratio.value,
         "speedup_interval": None if gain is None else [gain.ratio.low, gain.ratio.high],

@@ -35,8 +35,8 @@ def test_a_chain_that_costs_more_than_its_kernels_loses_to_the_best_single(model
     rows = {row.name: row for row in report.rows}
     assert rows[report.winner].kernels in (1, 2)
     assert figures(report)["speedup_vs_best_single"] >= 1.0
-    four = next((row for row in report.rows if row.kernels == 4), None)
-    assert four is not None and four.verdict != "returned", "it costs 22 ms, not 6"
+    many = [row for row in report.rows if (row.kernels or 0) >= 4]
+    assert many and all(row.verdict != "returned" for row in many), "they cost 22 ms and more, not 6"
 
     again = collage.compile(model, ["first", "second"], options=options, toolchains=toolchains, workers=LENT).report
     assert again.winner == report.winner

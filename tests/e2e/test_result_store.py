@@ -163,7 +163,8 @@ def test_what_is_wrong_now_is_searched_anew(machine: Machine, tmp_path: Path, mo
     monkeypatch.setattr("collage.compiler.final_comparison.why_wrong", lambda *_: "differs")
     second = compiled(tmp_path, machine.operators, finals=True)
     assert second.report["search"]["raced"]
-    assert second.report["search"]["measured"] == 0
+    # Kernels whose times are known count against no limit. So the second search may go further.
+    assert second.report["search"]["measured"] < first.report["search"]["measured"]
     assert kernels(second) == kernels(first)
 
 
@@ -221,6 +222,7 @@ def test_a_damaged_result_is_as_good_as_none(
         database.keep_fact(STORED, damaged, **name)
     second = compiled(tmp_path, machine.operators, finals=True)
     assert second.report["search"]["raced"]
-    assert second.report["search"]["measured"] == 0
+    # Kernels whose times are known count against no limit. So the second search may go further.
+    assert second.report["search"]["measured"] < first.report["search"]["measured"]
     assert kernels(second) == kernels(first)
     assert not compiled(tmp_path, machine.operators, finals=True).report["search"]["raced"]
