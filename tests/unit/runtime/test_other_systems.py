@@ -134,7 +134,7 @@ def test_where_models_cannot_be_checked_one_sentence_says_so(folder: Path) -> No
         {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
         {"LC_ALL": "POSIX", "PYTHONIOENCODING": "ascii"},
         {"HOME": None, "XDG_CACHE_HOME": None},
-        {"HOME": "/nowhere", "XDG_CACHE_HOME": "/nowhere/cache"},
+        {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null/cache"},
     ],
 )
 def test_no_home_and_odd_locales(folder: Path, environment: dict[str, str | None]) -> None:
