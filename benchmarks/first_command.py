@@ -29,7 +29,7 @@ from benchmarks.restless import restless
 from collage.testing._toolchain_kernels import kernel
 
 NEAR = 1.03
-"""What is returned may take this many times as long as the fastest row."""
+"""Largest ratio of the returned plan's time to that of the fastest row, for the two to count as near."""
 
 
 class _Network:

@@ -19,28 +19,25 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 from benchmarks._arguments import chosen_models, make_parser
 
+from collage.cost.objective import NEIGHBOURS
 from collage.cost.statistics import median_interval
 from collage.frontend import make_inputs, read_model
+from collage.measure.neighbour import neighbour
 from collage.target import Target
 from collage.testing import executable_of
 from collage.testing._toolchain_kernels import kernel
 from collage.toolchains import LoadOptions, registry
-
-NEIGHBOURS: Mapping[str, int | None] = {"quiet": None, "idle": os.SCHED_IDLE, "equal": os.SCHED_OTHER}
-"""Scheduling policy of the process beside this one."""
 
 
 def block() -> ir.Model:
@@ -54,22 +51,6 @@ def block() -> ir.Model:
 def models_of(options: argparse.Namespace) -> list[ir.Model]:
     """Return the models of ``--models``, or the residual block."""
     return [read_model(chosen.path) for chosen in chosen_models(options)] if options.models else [block()]
-
-
-@contextmanager
-def neighbour(policy: int | None) -> Iterator[None]:
-    """Run a process that computes without end beside this one; None runs none."""
-    if policy is None:
-        yield
-        return
-    code = f"import os\nos.sched_setscheduler(0, {policy}, os.sched_param(0))\nwhile True: pass"
-    process = subprocess.Popen([sys.executable, "-c", code])
-    try:
-        time.sleep(0.2)
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def loaded(model: ir.Model, target: str, *, exclusive: bool) -> Callable[[], object]:
@@ -126,13 +107,13 @@ def pair(model: ir.Model, first: str, second: str, rounds: int) -> dict[str, lis
     """Return the columns of a pair, by neighbour."""
     a, b = (loaded(model, target, exclusive=False) for target in (first, second))
     found = {}
-    for name, policy in NEIGHBOURS.items():
-        with neighbour(policy):
+    for kind in NEIGHBOURS:
+        with neighbour(kind):
             for call in (a, b) * 3:
                 call()
             a_s = statistics.median(seconds_of(a) for _ in range(20))
             after_a, after_b, after_work = in_turns([a, b, lambda s=a_s: busy(s)], [b, b, b], rounds)
-        found[name] = [f"{statistics.median(after_a) * 1e3:8.3f}", ratio(after_a, after_b), ratio(after_a, after_work)]
+        found[kind] = [f"{statistics.median(after_a) * 1e3:8.3f}", ratio(after_a, after_b), ratio(after_a, after_work)]
     return found
 
 
@@ -140,10 +121,10 @@ def politeness(model: ir.Model, target: str, rounds: int) -> dict[str, list[str]
     """Return the columns of one toolchain, by neighbour."""
     polite, alone = (loaded(model, target, exclusive=exclusive) for exclusive in (False, True))
     found = {}
-    for name, policy in NEIGHBOURS.items():
-        with neighbour(policy):
+    for kind in NEIGHBOURS:
+        with neighbour(kind):
             quiet, greedy = in_turns([polite, alone], [polite, alone], rounds)
-        found[name] = [f"{statistics.median(quiet) * 1e3:8.3f}", ratio(quiet, greedy)]
+        found[kind] = [f"{statistics.median(quiet) * 1e3:8.3f}", ratio(quiet, greedy)]
     return found
 
 

@@ -179,7 +179,7 @@ class CompileOptions:
         objective: The figure that is optimised: ``latency`` of one run at a time; ``throughput`` of several concurrent runs,
             whose number is chosen too; ``memory``, the largest resident set; ``size``, the bytes of the artefact.
         neighbour: The process beside which plans are compared: ``none``, or one that computes without end with ``idle`` or
-            ``equal`` priority. Single kernels are timed on the quiet machine in any case.
+            ``equal`` priority. Single kernels and limits are measured on the quiet machine in any case.
         limits: Limits that the result must satisfy, such as ``"p99<=20ms"`` or ``"rss<=400MB"``; see ``docs/objectives.md``.
         percentile: Percentile of a kernel's latencies that is its cost: 50, 10 or 90.
         precision: ``int8`` admits 8-bit kernels. It needs samples in ``data``. Without another limit the metric may drop by

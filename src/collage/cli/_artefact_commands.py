@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from collage._errors import UsageError
 from collage.cli._console import print_json, progress
 from collage.cli._options import Dims, Inputs, Json, Occasions, Quiet, Verbose
 from collage.option_texts import read_dims, read_files, read_lengths, read_seconds
@@ -136,6 +137,10 @@ def bench(
     if concurrency is not None or duration is not None:
         from collage.cli._serving import show_serving
 
+        if neighbour != "none":
+            raise UsageError(
+                "--neighbour cannot be combined with --concurrency or --duration, which make a load themselves"
+            )
         return show_serving(
             artefact,
             against,

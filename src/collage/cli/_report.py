@@ -196,6 +196,8 @@ def print_bench(table: Mapping[str, Any]) -> None:
     )
     console = _console()
     console.print(_table("", ("", "ms", "p10", "p90", "precision", "ratio", ""), rows, right=(1, 2, 3, 5)))
+    if table["neighbour"] != "none":
+        console.print(f"beside a busy process of {table['neighbour']} priority")
     if table["speedup_vs_best_single"] is not None:
         low, high = table["speedup_interval"]
         console.print(

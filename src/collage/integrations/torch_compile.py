@@ -116,7 +116,7 @@ class _Variant:
                 "collage: a weight was changed in a way that PyTorch does not count, such as through tensor.data; results "
                 f"of up to {self.watch.pieces} calls before this one were computed with the old value",
                 RuntimeWarning,
-                stacklevel=6,
+                stacklevel=7,
             )
         return positions
 

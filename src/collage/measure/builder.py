@@ -16,7 +16,7 @@ from collage._errors import ToolchainError
 from collage.measure.jobs import HELD_BYTES, Counters, Job, weight_bytes
 from collage.measure.worker_pool import Limits, WorkerPool, lane_name
 from collage.runtime import compile_bodies, has_bodies, page_out
-from collage.system.machine import this_machine
+from collage.system.machine import free_memory_bytes, this_machine
 from collage.target import Target
 from collage.toolchains import Compiled
 from collage.workers.machine_lock import build_lock
@@ -25,6 +25,8 @@ __all__ = ["Builds", "Built"]
 
 # A further worker takes about as long to start and to import its toolchain.
 _WORTH_A_LANE_S = 2.0
+# TVM's worker takes half of that while it builds.
+_LANE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,8 @@ class Builds:
                 self._say(f"building {job.kernel.graph.name} on {job.target.short}")
                 results[index] = self.build(job.kernel, job.target, lane=lane)
 
-        work = [
-            (name, lane) for lane in range(this_machine().cores) for name, queue in queues.items() if lane < len(queue)
-        ]
+        lanes = max(1, min(this_machine().cores, free_memory_bytes() // _LANE_BYTES))
+        work = [(name, lane) for lane in range(lanes) for name, queue in queues.items() if lane < len(queue)]
         self._pool.side_by_side({lane_name(*each): partial(build_some, *each) for each in work})
         return [results[index] for index in range(len(jobs))]
 

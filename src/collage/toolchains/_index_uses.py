@@ -123,6 +123,7 @@ def refusal(node: ir.Node, checks_sizes_of: Collection[str] = ()) -> str | None:
 
 
 def bounds_of(node: ir.Node, place: int) -> Bounds:
+    """Return bounds of an operand of integers; of one that is absent, those of 0."""
     value = node.inputs[place]
     return Bounds(0, 0) if value is None else IntegerBounds(2**63 - 1, trusts_floats=False).of(value)
 
@@ -139,6 +140,11 @@ def _is_forward(node: ir.Node) -> bool:
 
 
 def uses_of(graph: ir.Graph, checks_sizes_of: Collection[str]) -> list[Use]:
+    """Return the operands of a graph that hold indices which are not proven to be in range.
+
+    Raises:
+        Unsupported: An operator takes indices, sizes or axes that cannot be checked, or a constant index is beyond its tensor.
+    """
     refuse_operators(partial(refusal, checks_sizes_of=checks_sizes_of), graph)
     proofs = IntegerBounds(2**63 - 1, trusts_floats=False)
     return [use for node in graph.all_nodes() for use in _of_node(node, checks_sizes_of) if not _is_proven(use, proofs)]
@@ -222,6 +228,7 @@ def _is_within(use: Use, bounds: Bounds, length: int) -> bool:
 
 
 def constant_of(value: ir.Value) -> Any:
+    """Return the array of a constant; None for any other value."""
     tensor = None if value.is_graph_input() else constant_tensor(value)
     return None if tensor is None else tensor.numpy()
 
@@ -238,6 +245,7 @@ def shown(node: ir.Node) -> str:
 
 
 def range_of(constant: Any, lengths: int) -> tuple[tuple[int, int], ...]:
+    """Return the least and the largest of constant indices, for each entry of points; (0, -1) if there are none."""
     if not constant.size:
         return ((0, -1),) * lengths
     parts = [constant] if lengths == 1 else [constant[..., i] for i in range(lengths)]
