@@ -8,10 +8,12 @@ For each pair A, B in one process, as in a mix: the time of B after a call of A,
 and over its time after the caller alone was busy for as long as A takes (``after work``). The second ratio tells what threads
 of A take from B. The first also holds what any other work costs B: colder caches, and a helper that has gone to sleep.
 
-For each toolchain, in one process: its kernel as a part of a mix over the same kernel with the process to itself (``polite``).
+For each toolchain: its kernel with the machine to itself (``alone``), and as a part of a mix (``polite``). Each is in a process of
+its own, since threads that spin after a run would slow the other one down.
 
-All of it on a quiet machine, beside a process of idle priority, and beside one of equal priority. Every time is of one call. The
-ratios are medians over rounds in which the ways take turns, with their 95 % intervals. Without ``--models``, a residual block.
+All of it on a quiet machine, beside a process of idle priority, and beside one of equal priority. Every time is of one call.
+The ratios are medians over rounds in which the ways take turns, with their 95 % intervals.
+Without ``--models``, a residual block.
 """
 
 from __future__ import annotations
@@ -38,6 +40,9 @@ from collage.target import Target
 from collage.testing import executable_of
 from collage.testing._toolchain_kernels import kernel
 from collage.toolchains import LoadOptions, registry
+
+MODES = {"alone": True, "polite": False}
+"""Ways to load a kernel: it may keep the machine to itself, or it rests after each run, as a part of a mix does."""
 
 
 def block() -> ir.Model:
@@ -117,14 +122,13 @@ def pair(model: ir.Model, first: str, second: str, rounds: int) -> dict[str, lis
     return found
 
 
-def politeness(model: ir.Model, target: str, rounds: int) -> dict[str, list[str]]:
-    """Return the columns of one toolchain, by neighbour."""
-    polite, alone = (loaded(model, target, exclusive=exclusive) for exclusive in (False, True))
-    found = {}
+def by_itself(model: ir.Model, target: str, mode: str, rounds: int) -> dict[str, list[str]]:
+    """Return the milliseconds of one toolchain that has the process, by neighbour."""
+    call, found = loaded(model, target, exclusive=MODES[mode]), {}
     for kind in NEIGHBOURS:
         with neighbour(kind):
-            quiet, greedy = in_turns([polite, alone], [polite, alone], rounds)
-        found[kind] = [f"{statistics.median(quiet) * 1e3:8.3f}", ratio(quiet, greedy)]
+            (seconds,) = in_turns([call], [call], rounds)
+        found[kind] = [f"{statistics.median(seconds) * 1e3:8.3f}"]
     return found
 
 
@@ -138,16 +142,12 @@ def main() -> None:
     if options.child:
         number, *names = options.child.split(",")
         model = models[int(number)]
-        job = (
-            pair(model, names[0], names[1], options.rounds)
-            if len(names) > 1
-            else politeness(model, *names, options.rounds)
-        )
-        print(json.dumps(job))
+        job = by_itself if names[1] in MODES else pair
+        print(json.dumps(job(model, names[0], names[1], options.rounds)))
         return
     for number, model in enumerate(models):
         print(f"{model.graph.name}: ms of B; B after A over B after B; B after A over B after work of the caller")
-        jobs = [*itertools.permutations(targets, 2), *((target,) for target in targets)]
+        jobs = [*itertools.permutations(targets, 2), *itertools.product(targets, MODES)]
         for job in jobs:
             child = ["--child", ",".join([str(number), *job])]
             done = subprocess.run(
@@ -157,7 +157,7 @@ def main() -> None:
                 text=True,
                 cwd=Path(__file__).parents[1],
             )
-            label = " then ".join(job) if len(job) > 1 else f"{job[0]}, polite over alone"
+            label = (", " if job[1] in MODES else " then ").join(job)
             if done.returncode:
                 print(f"{label:<34}{(done.stderr.strip().splitlines() or ['died'])[-1]}")
                 continue
