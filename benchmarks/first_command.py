@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--databases", type=int, default=5, help="compilations of each model (default: 5)")
     parser.add_argument("--load", type=int, default=0, help="processes of the load (default: none)")
     options = parser.parse_args()
-    print(f"{'model':<16}{'compile s':>10}{'returned':>24}{'ms':>9}{'fastest row':>24}{'over it':>9}  compared")
+    print(f"{'model':<16}{'compile s':>10}  {'returned':>26}{'ms':>9}{'fastest row':>24}{'over it':>9}  compared")
     compared = near = total = 0
     with tempfile.TemporaryDirectory() as kept:
         for path in models_of(options, Path(kept)):
@@ -171,7 +171,7 @@ def main() -> None:
                 compared, near, total = compared + is_compared, near + (over <= NEAR), total + 1
                 figures = f"{ours['median_us'] / 1e3:>9.3f}{fastest['name']:>24}{over:>9.3f}"
                 print(
-                    f"{path.stem:<16}{seconds:>10.1f}{returned:>24}{figures}  {'yes' if is_compared else 'NO'}",
+                    f"{path.stem:<16}{seconds:>10.1f}  {returned:>26}{figures}  {'yes' if is_compared else 'NO'}",
                     flush=True,
                 )
     print(f"{compared} of {total}: the fastest row was compared; {near} of {total} within {NEAR} of it")

@@ -8,8 +8,8 @@ For each pair A, B in one process, as in a mix: the time of B after a call of A,
 and over its time after the caller alone was busy for as long as A takes (``after work``). The second ratio tells what threads
 of A take from B. The first also holds what any other work costs B: colder caches, and a helper that has gone to sleep.
 
-For each toolchain: its kernel with the machine to itself (``alone``), and as a part of a mix (``polite``). Each is in a process of
-its own, since threads that spin after a run would slow the other one down.
+For each toolchain: its kernel with the machine to itself (``alone``), and as a part of a mix (``polite``). Each is in a
+process of its own, since threads that spin after a run would slow the other one down.
 
 All of it on a quiet machine, beside a process of idle priority, and beside one of equal priority. Every time is of one call.
 The ratios are medians over rounds in which the ways take turns, with their 95 % intervals.
