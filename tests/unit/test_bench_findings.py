@@ -62,6 +62,7 @@ def test_the_command_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
             "speedup_vs_best_single": 0.66,
             "speedup_interval": [0.6, 0.7],
             "faster": [{"name": "fast", "command": command}],
+            "neighbour": "none",
         }
     )
     told = capsys.readouterr().out

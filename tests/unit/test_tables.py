@@ -18,7 +18,13 @@ def bench_table(*medians_us: float | None) -> dict[str, Any]:
     ]
     best = min(time_us for time_us in medians_us[1:] if time_us)
     speedup = best / (medians_us[0] or best)
-    return {"rows": rows, "speedup_vs_best_single": speedup, "speedup_interval": [speedup, speedup], "faster": []}
+    return {
+        "rows": rows,
+        "speedup_vs_best_single": speedup,
+        "speedup_interval": [speedup, speedup],
+        "faster": [],
+        "neighbour": "none",
+    }
 
 
 def test_bench_says_how_to_use_a_row_that_is_faster_beyond_doubt(capsys: pytest.CaptureFixture[str]) -> None:
