@@ -39,6 +39,8 @@ __all__ = ["Comparison", "near_again", "race"]
 _ALL_IN_S = 0.002
 # Turns of a qualifying sample. With the run before each, they take about a second at most.
 _SAMPLE_ROUNDS = 4
+# A lead that is worth more rounds of choosing: a single toolchain is returned where a mix may be faster by less.
+_WORTH_A_ROUND = 1.01
 # Times that the reporting phase is held at most: again if it contradicted the choice.
 _ATTEMPTS = 2
 # Limits of the winner's profile: a second, and runs enough for a median.
@@ -243,7 +245,8 @@ class _Race:
                 return None
             for runner in rivals:
                 runner.lost = chosen.beats(runner) and not runner.finalist.incumbent
-            is_open = any(runner.median_s < chosen.median_s and not chosen.beats(runner) for runner in rivals)
+            leads = [chosen.over(runner)[0] for runner in rivals if runner is not chosen and not chosen.beats(runner)]
+            is_open = any(lead > _WORTH_A_ROUND for lead in leads)
             is_late = spent_s >= plan.phase_s or hurried.left_s <= 0
             if not is_open or len(chosen.choosing) - first >= plan.most_rounds or is_late:
                 return chosen

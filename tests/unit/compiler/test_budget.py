@@ -33,8 +33,8 @@ def test_the_comparison_gets_at_most_half_of_what_is_left(left_s: float) -> None
     plan = replace(ComparisonPlan(), ends_at=time.monotonic() + left_s)
     single = Outcome(Status.OK, time=summarise([0.02]), build_s=5.0)
     budget = SearchBudget(CompileOptions(time_budget_s=left_s + 30.0), plan)
-    # Two singles: 10 s of building, and 22 rounds of 0.12 s each, both twice.
-    expected = left_s - min(left_s / 2, 2 * (10.0 + 22 * 2 * 0.12))
+    # Two singles: 10 s of building, and 22 rounds of a block each, both twice.
+    expected = left_s - min(left_s / 2, 2 * (10.0 + 22 * 2 * plan.block_s))
     assert budget.seconds_left([single, single]) == pytest.approx(max(0.0, expected), abs=0.5)
 
 
