@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ from collage.system.scratch import scratch
 from collage.system.texts import counted, printable
 
 if TYPE_CHECKING:
+    from collage.database.build_diff import BuildChange
     from collage.database.database import Database
 
 __all__ = ["db"]
@@ -316,6 +318,42 @@ def prune(
         _print(f"{found} {'would be ' if dry_run else ''}removed")
 
 
+@db.command(
+    help="""List kernels that became slower, faster, wrong or unsupported with another build of their toolchain.
+
+    Kernels count that were measured with both on one machine. Examples:
+
+      collage db diff
+
+      collage db diff --target openvino --older 2026.3 --newer 2026.4 --json
+    """
+)
+def diff(
+    target: TargetOption = None,
+    older: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Text in the older build's name."),
+    ] = None,
+    newer: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Text in the newer build's name. [default: the last]")
+    ] = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Compare builds."""
+    from collage.database.build_diff import build_changes
+    from collage.database.queries import Choice
+
+    with _opened(url, reading=True) as database:
+        changes, compared = build_changes(database, Choice(target=target), older, newer)
+    if json:
+        print_json({"schema": _SCHEMA, "compared": compared, "changes": [asdict(change) for change in changes]})
+        return
+    for change in changes:
+        _print(_changed(change))
+    _print(f"measured with two builds: {counted(compared, 'kernel')}, of which changed: {len(changes)}")
+
+
 @contextmanager
 def _opened(url: str | None, *, create: bool = False, reading: bool = False) -> Iterator[Database]:
     """The database; it must be there, unless it is to be filled, and writable, unless it is only read."""
@@ -382,6 +420,17 @@ def _line(row: Mapping[str, Any]) -> str:
     made = f"{age(row['made_at_s'])}, {'here' if row['local'] else row['origin']}"
     said = f"  {row['reason'][:80]}" if row["reason"] else ""
     return f"{row['digest'][:12]}  {row['status']:<13} {took}  {row['parts']['target']:<34} {made}{said}"
+
+
+def _changed(change: BuildChange) -> str:
+    """A change in one line."""
+    before, after = change.before, change.after
+    if change.ratio is not None:
+        said = f"{before['median_us']:.1f} -> {after['median_us']:.1f} µs, {change.ratio:.2f} times"
+    else:
+        said = f"was {before['status']}" + (f": {after['reason'][:80]}" if after["reason"] else "")
+    builds = f"{before['parts']['build']} -> {after['parts']['build']}"
+    return f"{after['digest'][:12]}  {change.change:<13} {after['parts']['target']:<34} {said}  ({builds})"
 
 
 def _why(row: Mapping[str, Any]) -> str:
