@@ -127,7 +127,7 @@ class _Timer:
                 return math.inf
             entry = finalist_of(self._problem, self._session, plan, lower(self._problem, self._session, plan))
             if self._paired is None:
-                self._paired = PairedTimer(entry, self._problem.tolerance)
+                self._paired = PairedTimer(entry, self._problem.tolerance, self._problem.comparison_plan.neighbour)
             return self._paired.ratio(entry)
         except ToolchainError:
             return math.inf

@@ -47,7 +47,7 @@ def build_changes(
         newer: Text that the newer build contains; None is the one that was measured last.
 
     Returns:
-        The changes, those that no longer run first, then the slowest; and the number of kernels that both builds were measured on.
+        The changes, those that no longer run first, then the slowest. And the number of kernels measured with both builds.
     """
     groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in listing(database, choice):

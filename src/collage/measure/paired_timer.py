@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from collage.measure.finalist import Finalist
+from collage.measure.neighbour import neighbour
 from collage.measure.track import ComparisonPlan, Runner, Track
 from collage.status import Status
 
@@ -25,11 +26,12 @@ class PairedTimer:
     Args:
         anchor: The one that stays loaded.
         tolerance: Largest difference of outputs from the reference.
+        beside: The process beside which both run, see ``NEIGHBOURS``.
     """
 
-    def __init__(self, anchor: Finalist, tolerance: float) -> None:
+    def __init__(self, anchor: Finalist, tolerance: float, beside: str = "none") -> None:
         self._anchor = Runner.of(anchor)
-        self._tolerance = tolerance
+        self._tolerance, self._beside = tolerance, beside
 
     def close(self) -> None:
         """End the anchor's process."""
@@ -42,14 +44,19 @@ class PairedTimer:
         anchor.choosing, anchor.status = {}, Status.OK
         try:
             track.load()
-            for turns, most in _LOOKS.items():
-                if other.status is Status.OK and not other.choosing:
-                    track.first_runs([other, anchor])
-                track.run_rounds([anchor, other], "choosing", turns - len(other.choosing), fewest=turns)
-                if Status.OK is not other.status or Status.OK is not anchor.status:
-                    return math.inf
-                if other.over(anchor)[0] > most:
-                    break
-            return other.over(anchor)[0]
+            with neighbour(self._beside):
+                return self._ratio(track)
         finally:
             other.worker.kill()
+
+    def _ratio(self, track: Track) -> float:
+        (other,), anchor = track.runners, self._anchor
+        for turns, most in _LOOKS.items():
+            if other.status is Status.OK and not other.choosing:
+                track.first_runs([other, anchor])
+            track.run_rounds([anchor, other], "choosing", turns - len(other.choosing), fewest=turns)
+            if Status.OK is not other.status or Status.OK is not anchor.status:
+                return math.inf
+            if other.over(anchor)[0] > most:
+                break
+        return other.over(anchor)[0]

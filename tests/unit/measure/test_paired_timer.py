@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,3 +81,26 @@ def test_what_is_much_slower_has_one_turn_and_what_may_be_faster_has_most(
         timer.ratio(entry(0.01 * share))
         calls.append(ALIVE[0].calls - before)
     assert calls == [3 + 1, 3 + 4, 3 + 10], "three first runs, and the turns"
+
+
+@pytest.mark.usefixtures("timer")
+@pytest.mark.parametrize(("kind", "count"), [("none", 0), ("idle", 1)])
+def test_both_run_beside_the_neighbour_of_the_race(monkeypatch: pytest.MonkeyPatch, kind: str, count: int) -> None:
+    counts = set()
+    run_rounds = track.Track.run_rounds
+
+    def watched(*args: Any, **more: Any) -> float:
+        counts.add(len(children()))
+        return run_rounds(*args, **more)
+
+    monkeypatch.setattr(track.Track, "run_rounds", watched)
+    beside = PairedTimer(entry(0.01), 1e-4, kind)
+    before = len(children())
+    assert beside.ratio(entry(0.02)) == pytest.approx(2.0, rel=0.05)
+    assert counts == {before + count} and len(children()) == before
+    beside.close()
+
+
+def children() -> list[str]:
+    """The numbers of this process's children."""
+    return Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
