@@ -128,6 +128,14 @@ def test_a_small_gain_is_found_by_looking_longer() -> None:
     assert long > 25
 
 
+@pytest.mark.parametrize(("gain", "least", "most"), [(0.0, 7, 10), (0.005, 7, 11), (0.02, 11, 20)])
+def test_a_lead_of_less_than_a_hundredth_is_worth_no_more_rounds(gain: float, least: int, most: int) -> None:
+    lines: list[str] = []
+    for seed in range(50):
+        run(entry("single", 0.010, seed=seed), entry("mix", 0.010 * (1 - gain), 2, seed=seed), say=lines.append)
+    assert least <= sum("choosing" in line for line in lines) / 50 <= most
+
+
 def test_contestants_that_are_large_are_never_there_together(monkeypatch: pytest.MonkeyPatch) -> None:
     there: set[str] = set()
     most = 0
