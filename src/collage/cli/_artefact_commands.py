@@ -9,6 +9,7 @@ import typer
 
 from collage._errors import UsageError
 from collage.cli._console import print_json, progress
+from collage.cli._early_checks import existing_place
 from collage.cli._options import Dims, Inputs, Json, Occasions, Quiet, Verbose
 from collage.option_texts import read_dims, read_files, read_lengths, read_seconds
 from collage.system.texts import printable
@@ -62,7 +63,7 @@ EXPLAIN_HELP = """Explain an artefact: its kernels, the candidates that lost and
 
 
 def run(
-    artefact: Annotated[Path, typer.Argument(help="An artefact: a folder, or a zip of it.")],
+    artefact: Annotated[Path, typer.Argument(help="An artefact: a folder, or a zip of it.", callback=existing_place)],
     input_: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="NAME=FILE.npy", help="A tensor for an input; may be repeated."),
@@ -102,7 +103,7 @@ def run(
 
 
 def bench(
-    artefact: Annotated[Path, typer.Argument(help="An artefact.")],
+    artefact: Annotated[Path, typer.Argument(help="An artefact.", callback=existing_place)],
     against: Annotated[
         list[str] | None, typer.Option("--against", metavar="T", help="A target; may be repeated. Default: its menu.")
     ] = None,
@@ -165,8 +166,8 @@ def bench(
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="The artefact to compare with.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="The other artefact.")],
+    a: Annotated[Path, typer.Argument(metavar="A", help="The artefact to compare with.", callback=existing_place)],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The other artefact.", callback=existing_place)],
     model: Annotated[
         Path | None,
         typer.Argument(metavar="[MODEL]", help="The model that A was compiled from, if its path has changed."),
@@ -193,7 +194,7 @@ def compare(
 
 
 def explain(
-    artefact: Annotated[Path, typer.Argument(help="An artefact.")],
+    artefact: Annotated[Path, typer.Argument(help="An artefact.", callback=existing_place)],
     node: Annotated[
         str | None,
         typer.Option(

@@ -10,9 +10,10 @@ from pathlib import Path
 from collage._errors import ModelError, TargetError, UsageError
 from collage.file_kinds import is_address, torch_file_reason, way_out
 from collage.options import CompileOptions
+from collage.store import url_of
 from collage.target import check_head
 
-__all__ = ["check_model_file", "check_name", "check_paths", "check_target_names", "notes_on"]
+__all__ = ["check_model_file", "check_name", "check_paths", "check_target_names", "existing_place", "notes_on"]
 
 _OTHER_ARCHIVES = (".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
@@ -34,6 +35,17 @@ def check_model_file(model: Path) -> None:
         if (reason := torch_file_reason(model)) is not None:
             raise ModelError(f"{model} {reason}")
         raise ModelError(f"{model} is {found[0]}", hint=found[1])
+
+
+def existing_place(place: Path) -> Path:
+    """Return the place of an artefact; one on this machine must be there.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if url_of(place) is None and not place.exists():
+        raise UsageError(f"{place} does not exist")
+    return place
 
 
 def check_paths(options: CompileOptions) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from collage._errors import UsageError
+from collage.cli._early_checks import existing_place
 from collage.option_texts import read_dims, read_files
 from collage.system.texts import printable
 
@@ -39,7 +40,7 @@ _BY_SUFFIX: Mapping[str, _Format] = {".html": "html", ".htm": "html", ".svg": "s
 
 
 def report(
-    artefact: Annotated[Path, typer.Argument(help="An artefact: a folder, or a zip of it.")],
+    artefact: Annotated[Path, typer.Argument(help="An artefact: a folder, or a zip of it.", callback=existing_place)],
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FILE", help="The output file; - is standard output.")
     ],

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -76,6 +78,10 @@ compile m.safetensors -o o.collage
 compile m.pt -o o.collage
 run m.onnx
 run gone.collage
+bench gone.collage
+compare gone.collage gone.collage
+explain gone.collage
+report gone.collage -o r.html
 bench m.onnx
 explain m.onnx
 db show --status okk --db t.db
@@ -128,6 +134,17 @@ def test_each_wrong_usage_names_the_fault_and_the_way_out(tmp_path: Path, monkey
     for one, other in zip(found, expected, strict=True):
         assert one.strip() == other.strip()
         assert "Traceback" not in one and "[exit code 0]" not in one
+
+
+@pytest.mark.parametrize("line", [line for line in USAGES.splitlines() if " gone.collage" in line])
+def test_an_artefact_that_is_not_there_is_missed_before_any_library_is_imported(line: str, tmp_path: Path) -> None:
+    program = (
+        "import sys; from collage.cli._app import _main; code = _main(sys.argv[1:]); "
+        "print(code, sorted({'numpy', 'onnx', 'onnx_ir', 'onnxruntime', 'sqlalchemy'} & sys.modules.keys()))"
+    )
+    command = [sys.executable, "-c", program, *shlex.split(line)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "2 []\n" and "gone.collage does not exist" in done.stderr
 
 
 if __name__ == "__main__":
