@@ -58,7 +58,7 @@ class ComparisonPlan:
     reporting_rounds: int = 15
     phase_s: float = 60.0
     legs: int = 1
-    block_s: float = 0.05
+    block_s: float = 0.12
     abandon_ratio: float = 1.5
     timeout_s: float = 300.0
     one_at_a_time: bool = False
