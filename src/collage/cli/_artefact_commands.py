@@ -9,7 +9,7 @@ import typer
 
 from collage._errors import UsageError
 from collage.cli._console import print_json, progress
-from collage.cli._early_checks import existing_place
+from collage.cli._early_checks import check_places
 from collage.cli._options import Dims, Inputs, Json, Occasions, Quiet, Verbose
 from collage.option_texts import read_dims, read_files, read_lengths, read_seconds
 from collage.system.texts import printable
@@ -63,7 +63,7 @@ EXPLAIN_HELP = """Explain an artefact: its kernels, the candidates that lost and
 
 
 def run(
-    artefact: Annotated[Path, typer.Argument(help="An artefact: a folder, or a zip of it.", callback=existing_place)],
+    artefact: Annotated[Path, typer.Argument(help="An artefact: a folder, or a zip of it.")],
     input_: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="NAME=FILE.npy", help="A tensor for an input; may be repeated."),
@@ -79,6 +79,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Run an artefact."""
+    check_places(artefact)
     from collage.cli._report import print_outputs
     from collage.cli._run import run_once
 
@@ -103,7 +104,7 @@ def run(
 
 
 def bench(
-    artefact: Annotated[Path, typer.Argument(help="An artefact.", callback=existing_place)],
+    artefact: Annotated[Path, typer.Argument(help="An artefact.")],
     against: Annotated[
         list[str] | None, typer.Option("--against", metavar="T", help="A target; may be repeated. Default: its menu.")
     ] = None,
@@ -129,6 +130,7 @@ def bench(
     json: Json = False,
 ) -> None:
     """Benchmark an artefact."""
+    check_places(artefact)
     from collage.benchmark import bench as bench_
     from collage.cli._arrays import read_arrays
     from collage.cli._report import print_bench
@@ -166,8 +168,8 @@ def bench(
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="The artefact to compare with.", callback=existing_place)],
-    b: Annotated[Path, typer.Argument(metavar="B", help="The other artefact.", callback=existing_place)],
+    a: Annotated[Path, typer.Argument(metavar="A", help="The artefact to compare with.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The other artefact.")],
     model: Annotated[
         Path | None,
         typer.Argument(metavar="[MODEL]", help="The model that A was compiled from, if its path has changed."),
@@ -181,6 +183,7 @@ def compare(
     json: Json = False,
 ) -> None:
     """Compare two artefacts."""
+    check_places(a, b)
     from collage.artefact_comparison import compare_artefacts
     from collage.cli._arrays import read_arrays
     from collage.cli._compare import show_comparison
@@ -194,7 +197,7 @@ def compare(
 
 
 def explain(
-    artefact: Annotated[Path, typer.Argument(help="An artefact.", callback=existing_place)],
+    artefact: Annotated[Path, typer.Argument(help="An artefact.")],
     node: Annotated[
         str | None,
         typer.Option(
@@ -213,6 +216,7 @@ def explain(
     json: Json = False,
 ) -> None:
     """Explain an artefact."""
+    check_places(artefact)
     from collage.cli._explain import show_explanation
 
     show_explanation(artefact, node, against, target, json=json)

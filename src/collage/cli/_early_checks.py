@@ -13,7 +13,7 @@ from collage.options import CompileOptions
 from collage.store import url_of
 from collage.target import check_head
 
-__all__ = ["check_model_file", "check_name", "check_paths", "check_target_names", "existing_place", "notes_on"]
+__all__ = ["check_model_file", "check_name", "check_paths", "check_places", "check_target_names", "notes_on"]
 
 _OTHER_ARCHIVES = (".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
@@ -37,15 +37,15 @@ def check_model_file(model: Path) -> None:
         raise ModelError(f"{model} is {found[0]}", hint=found[1])
 
 
-def existing_place(place: Path) -> Path:
-    """Return the place of an artefact; one on this machine must be there.
+def check_places(*artefacts: Path) -> None:
+    """Refuse paths of this machine at which there is no artefact, nor anything else.
 
     Raises:
-        UsageError: It is not.
+        UsageError: One does not exist.
     """
-    if url_of(place) is None and not place.exists():
-        raise UsageError(f"{place} does not exist")
-    return place
+    for place in artefacts:
+        if url_of(place) is None and not place.exists():
+            raise UsageError(f"{place} does not exist")
 
 
 def check_paths(options: CompileOptions) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from collage._errors import UsageError
-from collage.cli._early_checks import existing_place
+from collage.cli._early_checks import check_places
 from collage.option_texts import read_dims, read_files
 from collage.system.texts import printable
 
@@ -40,7 +40,7 @@ _BY_SUFFIX: Mapping[str, _Format] = {".html": "html", ".htm": "html", ".svg": "s
 
 
 def report(
-    artefact: Annotated[Path, typer.Argument(help="An artefact: a folder, or a zip of it.", callback=existing_place)],
+    artefact: Annotated[Path, typer.Argument(help="An artefact: a folder, or a zip of it.")],
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FILE", help="The output file; - is standard output.")
     ],
@@ -63,6 +63,7 @@ def report(
     ] = None,
 ) -> None:
     """Write a report."""
+    check_places(artefact)
     from collage.page import read_contents, redacted
     from collage.runtime import machine_lines, opened
 
