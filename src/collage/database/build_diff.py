@@ -14,6 +14,8 @@ from collage.status import Status
 
 __all__ = ["BuildChange", "build_changes"]
 
+_REPAIRED = "repaired"
+
 
 @dataclass(frozen=True, slots=True)
 class BuildChange:
@@ -47,14 +49,19 @@ def build_changes(
         newer: Text that the newer build contains; None is the one that was measured last.
 
     Returns:
-        The changes, those that no longer run first, then the slowest. And the number of kernels measured with both builds.
+        The changes: those that no longer run, then from the slowest to the fastest, then those repaired. And the number of
+        kernels measured with both builds.
     """
     groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in listing(database, choice):
         groups[digest_of({**row["parts"], "build": ""})].append(row)
     pairs = [pair for rows in groups.values() if (pair := _pair(rows, older, newer)) is not None]
     changes = [change for pair in pairs if (change := _change(*pair)) is not None]
-    return sorted(changes, key=lambda change: (change.ratio is not None, -(change.ratio or 0.0))), len(pairs)
+
+    def rank(change: BuildChange) -> tuple[bool, bool, float]:
+        return change.change == _REPAIRED, change.ratio is not None, -(change.ratio or 0.0)
+
+    return sorted(changes, key=rank), len(pairs)
 
 
 def _pair(
@@ -70,7 +77,7 @@ def _pair(
 
 def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> BuildChange | None:
     if before["status"] != after["status"]:
-        change = "repaired" if after["status"] == Status.OK else after["status"]
+        change = _REPAIRED if after["status"] == Status.OK else after["status"]
         return BuildChange(change, None, before, after)
     if before["median_us"] is None or after["median_us"] is None:
         return None

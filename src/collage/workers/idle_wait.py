@@ -1,7 +1,7 @@
 """Waiting until a process is quiet: its threads sleep, and leave the cores to the process that is timed next.
 
 Thread pools spin for a while after a run, in case there is another: ONNX Runtime's, as its vendor has it, for some 50 ms.
-A run of another process meanwhile takes up to twice as long. A race in blocks that are no longer would then mostly
+A run of another process meanwhile takes up to twice as long. A race in blocks of a tenth of a second would then mostly
 measure the order of the contestants.
 """
 

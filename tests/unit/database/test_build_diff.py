@@ -65,6 +65,9 @@ def test_builds_are_chosen_by_a_part_of_their_name_and_what_no_longer_runs_comes
         assert [change.change for change in build_changes(database, Choice())[0]] == ["wrong", "slower"]
         assert [change.change for change in build_changes(database, Choice(), older="1", newer="2")[0]] == ["slower"]
         assert build_changes(database, Choice(), older="tvm 4") == ([], 0)
+        database.record(replace(OLD, kernel="third"), WRONG)
+        database.record(replace(NEW, kernel="third"), FAST)
+        assert [change.change for change in build_changes(database, Choice())[0]] == ["wrong", "slower", "repaired"]
 
 
 def test_the_command_names_the_kernel_the_target_and_both_builds(
