@@ -59,7 +59,7 @@ def refused(path: Path) -> str:
     start_s = time.process_time()
     with pytest.raises(ModelError) as refusal:
         read_model(path)
-    assert time.process_time() - start_s < 5
+    assert time.process_time() - start_s < 20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 2**20
     message = str(refusal.value)
     assert message.isprintable() and len(message) < 1200
@@ -179,4 +179,4 @@ def test_an_artefact_that_was_never_written_is_refused(tmp_path: Path) -> None:
     start_s = time.process_time()
     with pytest.raises(ArtefactError, match="large holes"):
         collage.load(folder)
-    assert time.process_time() - start_s < 5
+    assert time.process_time() - start_s < 20

@@ -15,11 +15,11 @@ from tests.hostile.hostile_models import CORPUS, LABORIOUS
 
 @contextlib.contextmanager
 def within_bounds():
-    """Five seconds of work, two minutes on a machine that has others to serve as well, and a gigabyte."""
+    """Twenty seconds of work (two are usual), two minutes on a machine that has others to serve as well, and a gigabyte."""
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start_s, worked_s = time.monotonic(), time.process_time()
     yield
-    assert time.process_time() - worked_s < 5
+    assert time.process_time() - worked_s < 20
     assert time.monotonic() - start_s < 120
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 2**20
 
@@ -44,10 +44,10 @@ def test_what_might_be_a_shape_is_not_followed_for_gigabytes(name, tmp_path):
         prepare(read_model(path))
 
 
-def test_function_bomb_costs_milliseconds(tmp_path):
+def test_function_bomb_costs_little(tmp_path):
     path = CORPUS["function_bomb"](tmp_path)
     assert path.stat().st_size < 4000
     worked_s = time.process_time()
     with pytest.raises(CollageError, match=r"more than 50,000 nodes"):
         read_model(path)
-    assert time.process_time() - worked_s < 0.5
+    assert time.process_time() - worked_s < 2

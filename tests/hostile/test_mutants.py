@@ -211,7 +211,7 @@ def _fuzz(count: int, seed: int) -> tuple[int, int]:
         except Exception as error:
             raise AssertionError(f"mutant {number} of seed {seed} raised {error!r}") from error
         slowest_s = max(slowest_s, time.process_time() - start_s)
-    assert slowest_s < 5
+    assert slowest_s < 20
     return accepted, count - accepted
 
 

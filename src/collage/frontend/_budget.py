@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from collage._errors import ModelError
+from collage.frontend._inferable import inferable
 from collage.frontend._nodes import bodies_of, node_label
 from collage.frontend._proto import forget_claims
 from collage.frontend._sandbox import infer_shapes
@@ -87,17 +88,18 @@ def check_budgets(model: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]
 def check_inferred_shapes(proto: onnx.ModelProto, budgets: Budgets) -> None:
     """Refuse a model that would compute a value too large for any machine, as far as shapes are known.
 
-    Checked twice: with the claims of the model itself, and with inferred shapes alone. It is changed: its claims are removed.
+    Checked twice: with the claims of the model itself, and with inferred shapes alone. It is changed: its claims are removed,
+    and operators that ONNX does not know are replaced.
 
     Raises:
-        ModelError: Names the value; or it takes too much to find the shapes out.
+        ModelError: Names the value; or it takes too much to find the shapes out; or a node cannot have the results that it lists.
     """
     _check_values(proto.graph, "the model", budgets)
     forget_claims(proto.graph)
     try:
-        inferred = infer_shapes(proto)
-    except RuntimeError:
-        return  # What cannot be inferred is no reason to refuse.
+        inferred = infer_shapes(inferable(proto))
+    except RuntimeError as error:  # A node whose inputs do not fit is passed over; this one does not fit its own body.
+        raise ModelError(f"is not a valid model: {' '.join(str(error).split())[:400]}") from None
     _check_values(inferred.graph, "the model", budgets)
 
 

@@ -190,20 +190,23 @@ def _parse(data: bytes, budgets: Budgets) -> onnx.ModelProto:
 
 
 def _from_proto(proto: onnx.ModelProto, place: Place | None, budgets: Budgets, convert_opset: bool) -> ir.Model:
+    tensors = _bounded(proto, budgets)
     try:
-        return _from_unicode(proto, place, budgets, convert_opset)
+        return _from_unicode(proto, tensors, place, budgets, convert_opset)
     except ModelError:
-        # To look at every text takes long, so it is done where something failed.
+        # To look at every text takes long, so it is done where something failed within the budgets.
         if is_unicode(proto):
             raise
-    model = _from_unicode(with_unicode_texts(proto), place, budgets, convert_opset)
+    proto = with_unicode_texts(proto)
+    model = _from_unicode(proto, _bounded(proto, budgets), place, budgets, convert_opset)
     model.meta[REWRITTEN] = True
     warnings.warn("names or texts of the model are not Unicode, and are read as Latin-1", RuntimeWarning, stacklevel=4)
     return model
 
 
-def _from_unicode(proto: onnx.ModelProto, place: Place | None, budgets: Budgets, convert_opset: bool) -> ir.Model:
-    tensors = _bounded(proto, budgets)
+def _from_unicode(
+    proto: onnx.ModelProto, tensors: list[TensorFacts], place: Place | None, budgets: Budgets, convert_opset: bool
+) -> ir.Model:
     plain = with_tensors_for_maps(proto)
     is_rewritten, proto = plain is not proto, with_dense_constants(plain)
     check_structure(proto)

@@ -387,3 +387,11 @@ def test_plans_of_other_devices_are_dropped():
     model = read_model(proto)
     assert not model.device_configurations
     assert all(not node.device_configurations for node in model.graph)
+
+
+def test_a_loop_that_lacks_a_result_of_its_body_is_refused():
+    body = "b (int64 i, bool c0, float[4] s) => (bool c1, float[4] t) { c1 = Identity (c0) t = Neg (s) }"
+    given = "n = Constant <value_int: int = 3> () c = Constant <value: tensor = bool {1}> ()"
+    read_model(tiny(f"{given} y = Loop <body = {body}> (n, c, x)"))
+    with pytest.raises(ModelError, match=r"is not a valid model.*Loop"):
+        read_model(tiny(f"{given} y = Loop <body = {body}> (n, c, x, x)"))
