@@ -21,9 +21,13 @@ from collage.frontend._sandbox import infer_shapes
 from collage.frontend._sparse import check_sparse_tensor
 from collage.frontend._tensors import TensorFacts, check_tensor
 
-__all__ = ["Budgets", "check_budgets", "check_inferred_shapes"]
+__all__ = ["Budgets", "NotUnicode", "check_budgets", "check_inferred_shapes"]
 
 FunctionId = tuple[str, str, str]
+
+
+class NotUnicode(ModelError):
+    """A name is not Unicode. The model may be fine where its texts are read in another encoding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +303,7 @@ class _Counter:
 
     def _check_name(self, name: str | bytes, where: str) -> None:
         if isinstance(name, bytes):
-            raise ModelError(f"{where[:200]} has a name that is not valid UTF-8")
+            raise NotUnicode(f"{where[:200]} has a name that is not valid UTF-8")
         if len(name) > self.budgets.name_bytes:
             raise ModelError(f"{where[:200]} has a name of {len(name):,} characters")
 

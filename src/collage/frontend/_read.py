@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from collage._errors import ModelError, UsageError
 from collage.file_kinds import is_address, torch_file_reason, way_out
-from collage.frontend._budget import Budgets, check_budgets, check_inferred_shapes
+from collage.frontend._budget import Budgets, NotUnicode, check_budgets, check_inferred_shapes
 from collage.frontend._canonical import canonicalise, lift_constants
 from collage.frontend._checker import check_model
 from collage.frontend._defaults import give_defaults, take_defaults
@@ -190,12 +190,14 @@ def _parse(data: bytes, budgets: Budgets) -> onnx.ModelProto:
 
 
 def _from_proto(proto: onnx.ModelProto, place: Place | None, budgets: Budgets, convert_opset: bool) -> ir.Model:
-    tensors = _bounded(proto, budgets)
+    is_bounded = False
     try:
+        tensors = _bounded(proto, budgets)
+        is_bounded = True
         return _from_unicode(proto, tensors, place, budgets, convert_opset)
-    except ModelError:
-        # To look at every text takes long, so it is done where something failed within the budgets.
-        if is_unicode(proto):
+    except ModelError as error:
+        # To look at every text takes long, so it is not done for what is too large.
+        if not (is_bounded or isinstance(error, NotUnicode)) or is_unicode(proto):
             raise
     proto = with_unicode_texts(proto)
     model = _from_unicode(proto, _bounded(proto, budgets), place, budgets, convert_opset)

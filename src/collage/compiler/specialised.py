@@ -1,0 +1,112 @@
+"""Plans for the lengths that a model is timed at, beside the plan for all lengths.
+
+The model is compiled once with open lengths, and once more for each set of lengths, with these lengths fixed: then every
+toolchain can take part, and values that depend on lengths are constants. A plan for a set of lengths is kept if it is faster
+there beyond doubt than the plan for all lengths. Both are raced as artefacts, in processes of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from collage._errors import CollageError, UsageError
+from collage.artefact_comparison import LEAST_ROUNDS, compare_artefacts
+from collage.frontend import dimension_name, shape_profiles
+from collage.options import CompileOptions
+from collage.report import Ratio, SpecialisedRow
+from collage.runtime import Executable, Port
+from collage.system.scratch import scratch
+
+__all__ = ["check_specialise", "compile_specialised"]
+
+_ROUNDS = LEAST_ROUNDS + 3
+"""Rounds of each race: in three legs, each in new processes."""
+
+
+def check_specialise(options: CompileOptions) -> None:
+    """Refuse options that make sense for one plan only.
+
+    Raises:
+        UsageError: Names the option.
+    """
+    of_one_plan = {"plan": options.plan, "plan_out": options.plan_out, "devices": options.devices}
+    if named := [name for name, value in of_one_plan.items() if value is not None]:
+        raise UsageError(f"specialise makes several plans, and {named[0]} is about one")
+    if not options.finals or options.objective != "latency":
+        raise UsageError(
+            "specialise keeps plans that are faster end to end: it needs finals, and the objective latency"
+        )
+
+
+def compile_specialised(
+    compile_one: Callable[[CompileOptions], Executable],
+    options: CompileOptions,
+    source: Path | None,
+    say: Callable[[str], None],
+) -> Executable:
+    """Compile a model for all lengths, and for each set of lengths that this compilation timed it at.
+
+    Args:
+        compile_one: Compiles the model.
+        options: The options of the user. The compilations share the time budget.
+        source: The model's file, if it has one.
+        say: Called with a line for each step.
+    """
+    began, plain = time.monotonic(), replace(options, specialise=False)
+    general = compile_one(_within(plain, began, 1 + len(shape_profiles(options.dims))))
+    sets = [lengths for each in general.report.occasions if (lengths := _lengths(general.inputs, each.inputs))]
+    kept, rows = list[Executable](), list[SpecialisedRow]()
+    for number, lengths in enumerate(sets):
+        say(f"a plan for {', '.join(f'{name}={length}' for name, length in lengths.items())}")
+        inputs = options.inputs if len(sets) == 1 else {}
+        fixed = replace(plain, dims={}, fixed={**plain.fixed, **lengths}, inputs=inputs)
+        try:
+            found = compile_one(_within(fixed, began, len(sets) - number))
+            row = _raced(general, found, lengths, source, say)
+        except CollageError as error:
+            rows.append(SpecialisedRow(lengths, reason=" ".join(str(error).split())[:400]))
+            continue
+        rows.append(row)
+        if row.is_kept:
+            kept.append(found)
+    search = replace(general.report.search, wall_s=time.monotonic() - began)
+    general.add_plans(kept, replace(general.report, search=search, specialised=tuple(rows)))
+    return general
+
+
+def _lengths(inputs: tuple[Port, ...], shapes: Mapping[str, Any]) -> dict[str, int]:
+    """Return the lengths of open dimensions, by the names that fix them. Those that follow from others are left out."""
+    found: dict[str, int] = {}
+    for port in inputs:
+        for axis, (dim, length) in enumerate(zip(port.shape or (), shapes.get(port.name, ()), strict=False)):
+            if (name := dimension_name(port.name, axis, dim)) is not None:
+                found[name] = length
+    return found
+
+
+def _within(options: CompileOptions, began: float, compilations: int) -> CompileOptions:
+    """Return the options with an equal share of the time budget that is left, if there is one."""
+    if options.time_budget_s is None:
+        return options
+    left_s = max(1.0, options.time_budget_s - (time.monotonic() - began))
+    return replace(options, time_budget_s=left_s / compilations)
+
+
+def _raced(
+    general: Executable, found: Executable, lengths: Mapping[str, int], source: Path | None, say: Callable[[str], None]
+) -> SpecialisedRow:
+    """Race a plan for a set of lengths against the plan for all lengths, at these."""
+    targets = tuple(dict.fromkeys(target for kernel in found.recipe.kernels for target in kernel.targets))
+    with scratch() as folder:
+        before, after = general.save(folder / "general.collage"), found.save(folder / "fixed.collage")
+        table = compare_artefacts(before, after, source, rounds=_ROUNDS, dims=dict(lengths), say=say)
+    if table["speedup"] is None:
+        reasons = [row["reason"] for row in table["rows"] if row["reason"]]
+        return SpecialisedRow(lengths, targets, reason="; ".join(reasons) or "it could not be compared")
+    ratio = Ratio(table["speedup"], *table["speedup_interval"])
+    reason = None if ratio.low > 1.0 else "it is not faster beyond doubt"
+    return SpecialisedRow(lengths, targets, table["rows"][1]["median_us"], ratio, reason)
