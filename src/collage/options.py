@@ -162,6 +162,8 @@ class CompileOptions:
             With several, the cost of a kernel is the weighted mean, and its outputs must be right at each length.
         fixed: Fixed lengths of symbolic dimensions, by symbol. Toolchains that need fixed shapes can then take part. The
             executable accepts no other lengths.
+        specialise: Compile the model once more for each set of lengths that it is timed at, with these lengths fixed. The
+            executable has the plans that are faster there than the plan for all lengths, and takes every length.
         inputs: Representative inputs by name, NumPy. Inputs that are not given are generated.
         time_budget_s: Seconds of the whole compilation. The expected time of the comparison is reserved, and the search gets the
             rest. Reading the model and timing the whole model on every target are never cut short. With None a fast search
@@ -241,6 +243,11 @@ class CompileOptions:
         metavar="NAME=V",
         repeated=True,
         read=partial(read_dims, option="--fix"),
+    )
+    specialise: bool = option(
+        False,
+        "Add a plan for each set of lengths that is timed, where it is faster. Takes as many compilations.",
+        BASIC,
     )
     inputs: Mapping[str, Any] = option(
         dict,

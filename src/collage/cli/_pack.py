@@ -17,7 +17,7 @@ __all__ = ["PACK_HELP", "UNPACK_HELP", "pack", "show_machines", "unpack"]
 
 _SCHEMA = 1
 
-PACK_HELP = """Pack artefacts of one model, each compiled on another machine, into one artefact.
+PACK_HELP = """Pack artefacts of one model, each compiled on another machine or for other lengths, into one artefact.
 
     Every file is verified, and equal files, such as weights, are stored once. `load` and the other commands take the plan
     that fits the machine they run on. Examples:
@@ -96,7 +96,7 @@ def show_machines(artefact: Path, *, has_options: bool, json: bool) -> None:
         gain = "" if row["speedup"] is None else f", {row['speedup']:.2f}x what you had"
         code = "native code" if row["native_code"] else "no native code"
         used = ", used here" if row["used_here"] else ""
-        _print(f"  {row['machine']}")
+        _print(f"  {row['machine']}{'' if row['lengths'] is None else ', only for ' + row['lengths']}")
         _print(f"    {counted(row['kernels'], 'kernel')} on {', '.join(row['targets'])}, {code}{gain}{used}")
     if found["note"] is not None:
         _print(f"here: {found['note']}")

@@ -12,7 +12,16 @@ from rich.console import Console
 from rich.markup import escape as escape_markup
 from rich.table import Table
 
-from collage.report import Numerics, Report, columns_of, gain_lines, milliseconds, short_name, table_rows
+from collage.report import (
+    Numerics,
+    Report,
+    columns_of,
+    gain_lines,
+    milliseconds,
+    ratio_text,
+    short_name,
+    table_rows,
+)
 from collage.system.texts import counted, printable
 
 __all__ = [
@@ -67,6 +76,8 @@ def print_report(report: Report, artefact: str | None = None) -> None:
     )
     heads = ("kernel", "target", "operators", "ms of the run", "share", *(["branch"] if in_branches else []))
     console.print(_table("kernels", heads, kernels, right=(3, 4, 5)))
+    if report.specialised:
+        console.print(_specialised(report))
     again: list[str] = []
     if points := report.front.get("points"):
         console.print(_front(points))
@@ -74,6 +85,21 @@ def print_report(report: Report, artefact: str | None = None) -> None:
             again = [f"to get a row, add its option: {command}"]
     told = [*again, *_summary(report), *([] if artefact is None else [f"written to {artefact}"])]
     console.print(_escape("\n".join(told)), highlight=False)
+
+
+def _specialised(report: Report) -> Table:
+    rows = (
+        (
+            ", ".join(f"{name}={length}" for name, length in row.lengths.items()),
+            ", ".join(map(short_name, row.targets)),
+            milliseconds(row.time_us),
+            "" if row.ratio is None else ratio_text(row.ratio),
+            "kept" if row.is_kept else f"not kept: {row.reason}",
+        )
+        for row in report.specialised
+    )
+    title = "plans for lengths, and how many times as fast as the plan for all lengths"
+    return _table(title, ("lengths", "targets", "ms", "ratio", ""), rows, right=(2,))
 
 
 def _most_telling(report: Report) -> tuple[list[int], list[str]]:

@@ -52,6 +52,7 @@ from collage.compiler.refusals import (
 from collage.compiler.remembered import recalled
 from collage.compiler.report import compile_report
 from collage.compiler.result_store import CompileResult, ResultStore
+from collage.compiler.specialised import check_specialise, compile_specialised
 from collage.compiler.survey import Survey
 from collage.compiler.tried import record_of_plan, record_of_trials
 from collage.compiler.variants import with_one_thread, with_variants
@@ -125,6 +126,15 @@ def compile(
     is_timed = estimator is None
     options = compile_options(options, fields)
     options, menu = options_and_menu(options, targets, toolchains, is_estimated=not is_timed)
+    if options.specialise and is_timed:
+        check_specialise(options)
+        source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
+        again = partial(
+            compile, source, targets, toolchains=toolchains, workers=workers, progress=progress, estimator=estimator
+        )
+        told = Progress(progress, _PHASES, None)
+        file = Path(source) if isinstance(source, str | Path) else None
+        return compile_specialised(lambda each: again(options=each), options, file, told)
     started = time.monotonic()
     with ExitStack() as stack:
         if progress is None and (is_notebook() or sys.stderr.isatty()):

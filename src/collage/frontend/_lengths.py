@@ -136,7 +136,7 @@ def dimension_name(name: str, axis: int, dim: int | str | None) -> str | None:
     """Return the name of an input's dimension in the option ``--dim``; None if it is fixed, or follows from others."""
     if dim is None:
         return f"{name}[{axis}]"
-    return dim if isinstance(dim, str) and dim.isidentifier() else None
+    return dim if isinstance(dim, str) and symbols_of(dim) == (dim,) else None
 
 
 def _three_quarters(length: int) -> int:

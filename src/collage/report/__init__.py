@@ -17,6 +17,7 @@ from collage.report._types import (
     ReferenceFacts,
     Row,
     SearchFacts,
+    SpecialisedRow,
     Times,
 )
 from collage.report._words import (
@@ -45,6 +46,7 @@ __all__ = [
     "Report",
     "Row",
     "SearchFacts",
+    "SpecialisedRow",
     "Times",
     "by_runs",
     "columns_of",

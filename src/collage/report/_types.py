@@ -27,6 +27,7 @@ __all__ = [
     "Row",
     "RowKind",
     "SearchFacts",
+    "SpecialisedRow",
     "Times",
 ]
 
@@ -158,6 +159,30 @@ class Row:
     streams: int | None = None
     threads: int | None = None
     differs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialisedRow:
+    """The plan for a set of lengths, beside the returned plan for all lengths.
+
+    Attributes:
+        lengths: The lengths, by symbol, or by ``input[axis]`` where a dimension has none.
+        targets: The targets of its kernels, each once.
+        time_us: Its time at these lengths; None if it was not timed.
+        ratio: Time of the plan for all lengths over its time, at these lengths; None if they were not compared.
+        reason: One sentence, if the plan is not kept.
+    """
+
+    lengths: Mapping[str, int]
+    targets: tuple[str, ...] = ()
+    time_us: float | None = None
+    ratio: Ratio | None = None
+    reason: str | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """True if the plan runs the calls with these lengths."""
+        return self.reason is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +366,7 @@ class ReportValues:
         tried: Section of the candidates that were tried.
         front: Section of the front of time against error.
         objective: Section of the objective, by its ``name``, and of the limits; empty in reports from before there were any.
+        specialised: The plans for sets of lengths that were tried; empty unless ``specialise`` was asked for.
         date: Day of the compilation in UTC, as ``2026-11-27``; empty if it is not known.
         command: The command that repeats the compilation, without folders and the timing database; empty if it is not known.
         schema: Version of the report.
@@ -365,6 +391,7 @@ class ReportValues:
     tried: Mapping[str, Any] = field(default_factory=dict)
     front: Mapping[str, Any] = field(default_factory=dict)
     objective: Mapping[str, Any] = field(default_factory=dict)
+    specialised: tuple[SpecialisedRow, ...] = field(default=(), metadata=RARE)
     date: str = ""
     command: str = ""
     schema: int = SCHEMA

@@ -8,10 +8,10 @@ plan, or the model on ONNX Runtime. Native code of another kind of machine is ne
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collage.runtime._made_on import Fit, MadeOn
-from collage.runtime._pack import PackedPlan
+from collage.runtime._pack import PackedPlan, general_plans
 from collage.runtime._recipe import Recipe
 from collage.system.machine import Machine, this_machine
 from collage.target import Target
@@ -34,22 +34,39 @@ class Choice:
         plan: The plan.
         is_whole: True if only its model is used, and runs as one kernel on ONNX Runtime.
         note: The reason for the choice, None if the plan is that of this machine.
+        specialised: The plans of the same machine that are for some lengths only.
     """
 
     plan: PackedPlan
     is_whole: bool = False
     note: str | None = None
+    specialised: tuple[PackedPlan, ...] = ()
 
 
 def choose(plans: Sequence[PackedPlan], toolchains: Registry, here: Machine | None = None) -> Choice:
-    """Return the plan that this machine is to run.
+    """Return the plan that this machine is to run, and those that it is to run at some lengths.
 
     Args:
         plans: The plans of a pack, at least one.
         toolchains: The registry that tells which toolchains are usable here.
         here: The machine, this one by default.
     """
-    here = this_machine() if here is None else here
+    general = general_plans(plans) or plans
+    choice = _chosen(general, toolchains, this_machine() if here is None else here)
+    if choice.is_whole:
+        return choice
+    alike = [plan for plan in plans if plan not in general and plan.machine == choice.plan.machine]
+    return replace(choice, specialised=tuple(p for p in alike if _why_unusable(p.recipe, toolchains) is None))
+
+
+def _chosen(plans: Sequence[PackedPlan], toolchains: Registry, here: Machine) -> Choice:
+    """Return the plan that this machine is to run, among plans that take the same lengths.
+
+    Args:
+        plans: The plans of a pack, at least one.
+        toolchains: The registry that tells which toolchains are usable here.
+        here: The machine.
+    """
     ranked = sorted(plans, key=lambda plan: plan.made_on.distance(here))
     left: list[str] = []
     for fit in (Fit.SAME, Fit.SAME_KIND, Fit.SMALLER):

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collage._errors import UsageError
+from collage._errors import InputError, UsageError
 from collage.runtime._artefact import save
 from collage.runtime._bodies import load_kernel
 from collage.runtime._device_chain import executor_of
@@ -35,17 +35,21 @@ from collage.runtime._signature import Signature, as_maps, targets_of
 from collage.runtime._summary import html_table, one_line
 from collage.system.forks import keep_for_ever
 from collage.system.machine import usable_cores
-from collage.system.scratch import remove_scratch
+from collage.system.scratch import remove_scratch, scratch
+from collage.system.texts import counted
 from collage.target import Target
 from collage.toolchains import Kernel, LoadOptions, Registry, registry
 
 if TYPE_CHECKING:
     from collage.explain import Explanation
+    from collage.report import Report
     from collage.runtime._sources import HostKernels
 
 __all__ = ["Executable"]
 
 Inputs = Mapping[str, Any] | Sequence[Any]
+_MOST_SHAPES = 256
+"""Combinations of inputs' shapes whose plan is remembered."""
 
 
 class Executable:
@@ -68,10 +72,12 @@ class Executable:
         debug: Check every call of a kernel: types, shapes, layout, and that inputs do not change.
         is_lazy: Load no kernel before the first run, or ``warm_up``.
         threads: Threads of each kernel; None takes the number in the recipe.
+        specialised: Executables of the same model for some lengths only. Each runs the calls whose lengths it takes.
 
     Attributes:
         inputs: The model's inputs.
         outputs: The model's outputs.
+        specialised: The executables for some lengths only.
         report: The report of ``compile``, see ``collage.report.Report``; an empty one if there is none.
         notes: Remarks on loading and running, such as kernels that were rebuilt.
     """
@@ -87,8 +93,11 @@ class Executable:
         debug: bool = False,
         is_lazy: bool = False,
         threads: int | None = None,
+        specialised: Sequence[Executable] = (),
     ) -> None:
         self.recipe = recipe
+        self.specialised = tuple(specialised)
+        self._by_shapes: dict[tuple[Any, ...], Executable] = {}
         self.workspace = workspace
         self.inputs = recipe.inputs
         self.outputs = recipe.outputs
@@ -134,11 +143,12 @@ class Executable:
             ToolchainError: A kernel failed, and the host could not run its operators either.
         """
         values, restore, is_empty = self._bind(inputs)
+        contexts = self._owner(values)._contexts if self.specialised and not is_empty else self._contexts
         if out:
-            results = self._contexts.run(values, is_empty, targets_of(self.outputs, out))
+            results = contexts.run(values, is_empty, targets_of(self.outputs, out))
             restored = results if restore is None else map(restore, results)
             return {**self._with_maps(dict(zip(self._output_names, restored, strict=True))), **out}
-        results = self._contexts.run(values, is_empty)
+        results = contexts.run(values, is_empty)
         if restore is not None:
             results = [restore(value) for value in results]
         if self._only_output is not None:  # A dictionary display is the faster one, and this is the usual model.
@@ -152,9 +162,51 @@ class Executable:
     def run_tensors(self, inputs: Inputs = ()) -> dict[str, Any]:
         """Run the model, and return the tensors behind outputs that are lists of maps; otherwise like ``run``."""
         values, restore, is_empty = self._bind(inputs)
-        results = self._contexts.run(values, is_empty)
+        results = (self if is_empty else self._owner(values))._contexts.run(values, is_empty)
         restored = results if restore is None else map(restore, results)
         return dict(zip(self._output_names, restored, strict=True))
+
+    def add_plans(self, specialised: Sequence[Executable], report: Report) -> None:
+        """Have plans for some lengths run the calls with these lengths from now on.
+
+        Args:
+            specialised: Executables of the same model, with the same outputs.
+            report: The report that names them.
+        """
+        self.specialised += tuple(specialised)
+        self._by_shapes = {}
+        self.recipe, self.report = replace(self.recipe, report=report), report
+
+    def plan_for(self, inputs: Inputs = ()) -> Executable:
+        """Return the executable that runs such inputs: this one, or one of ``specialised``.
+
+        Args:
+            inputs: As for ``run``.
+
+        Raises:
+            InputError: A name, type or shape does not fit.
+        """
+        values, _, is_empty = self._bind(inputs)
+        return self if is_empty else self._owner(values)
+
+    def _owner(self, values: Sequence[Any]) -> Executable:
+        """Return the executable that runs these tensors, in the model's order."""
+        if not self.specialised:
+            return self
+        shapes = tuple([getattr(value, "shape", None) for value in values])
+        found = self._by_shapes.get(shapes)
+        if found is None:
+            if len(self._by_shapes) >= _MOST_SHAPES:
+                self._by_shapes.clear()
+            found = self._by_shapes[shapes] = next((one for one in self.specialised if one._takes(values)), self)
+        return found
+
+    def _takes(self, values: Sequence[Any]) -> bool:
+        """Return True if kernels were checked at the lengths of these tensors, which the model takes."""
+        try:
+            return not self._bind(dict(zip((port.name for port in self.inputs), values, strict=True)))[2]
+        except InputError:
+            return False
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the model on inputs in the model's order, and return its output, or a tuple of them as the model lists them."""
@@ -178,15 +230,17 @@ class Executable:
             out: As for ``run``. Outputs are copied there.
 
         Returns:
-            Outputs as of ``run``, and a pair of times for each kernel of the recipe, in ns of ``time.perf_counter_ns``.
+            Outputs as of ``run``, and a pair of times for each kernel of ``plan_for(inputs)``, in ns of
+            ``time.perf_counter_ns``.
 
         Raises:
             InputError: A name, type or shape does not fit.
             ToolchainError: A kernel failed, and the host could not run its operators either.
         """
-        values, restore, _ = self._bind(inputs)
+        values, restore, is_empty = self._bind(inputs)
         targets = targets_of(self.outputs, out or {})
-        results, spans = self._contexts.apart(partial(self._traced, values))
+        owner = self if is_empty else self._owner(values)
+        results, spans = owner._contexts.apart(partial(owner._traced, values))
         results = written_to(results, targets)
         restored = results if restore is None else map(restore, results)
         return {**dict(zip(self._output_names, restored, strict=True)), **(out or {})}, spans
@@ -211,6 +265,8 @@ class Executable:
         """
         if runs < 1:
             raise UsageError(f"a profile takes at least one run, not {runs}")
+        if self.specialised and (owner := self.plan_for(inputs)) is not self:
+            return owner.profile(inputs, runs=runs)
         spans, totals_ns = self._contexts.apart(partial(self._timed, inputs, -(-runs // 5) + runs))
         return Profile.of(self.recipe.kernels, spans[-runs:], totals_ns[-runs:])
 
@@ -239,7 +295,8 @@ class Executable:
             InputError: A name, type or shape does not fit.
             ToolchainError: A kernel cannot be loaded or run.
         """
-        self._contexts.apart(self._contexts.fill)
+        for one in (self, *self.specialised):
+            one._contexts.apart(one._contexts.fill)
         if inputs is not None:
             for _ in range(self._limit):  # The context that was used last is the last in the queue.
                 self.run(inputs)
@@ -279,10 +336,22 @@ class Executable:
         Raises:
             UsageError: The path holds something other than an artefact, or cannot be written.
         """
-        return save(self.recipe, self.workspace, Path(path), recipe_only=recipe_only)
+        if not self.specialised:
+            return save(self.recipe, self.workspace, Path(path), recipe_only=recipe_only)
+        # Late: a process that only runs an artefact does not write one.
+        from collage.runtime._packing import pack
+
+        with scratch() as folder:
+            each = [
+                save(one.recipe, one.workspace, folder / f"{number}.collage", recipe_only=recipe_only)
+                for number, one in enumerate((self, *self.specialised))
+            ]
+            pack(each, path)
+        return Path(path)
 
     def __repr__(self) -> str:
-        return f"<collage.Executable: {one_line(self.recipe)}>"
+        more = f"; {counted(len(self.specialised), 'plan')} for some lengths" if self.specialised else ""
+        return f"<collage.Executable: {one_line(self.recipe)}{more}>"
 
     def _repr_html_(self) -> str:
         """Return a table of the kernels, which notebooks show in place of ``repr``."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def load(
     """Read an artefact: verify every byte, rebuild kernels that do not fit this machine, and load the rest.
 
     Of a pack, the plan for this machine is loaded. If there is none, the nearest plan is loaded, or else one portable kernel
-    for the whole model, with a warning.
+    for the whole model, with a warning. Plans for some lengths only are verified, and loaded by the first run with such lengths.
 
     If the artefact has more threads than this process may use processors, kernels use fewer threads.
 
@@ -77,15 +77,60 @@ def load(
     if threads is not None and threads < 1:
         raise UsageError(f"a kernel needs at least one thread, not {threads}")
     opened = open_artefact(path, toolchains)
-    folder, own = opened.folder, opened.own
-    check = None
+    how = _How(toolchains or registry(), contexts, rebuild, debug, trusted, threads)
+    waiting = [(folder, folder) for folder in opened.specialised]
+    try:
+        specialised = []
+        while waiting:
+            specialised.append(_executable(*waiting.pop(0), how, path, is_lazy=True))
+        executable = _executable(opened.folder, opened.own, how, path, is_lazy=lazy, specialised=specialised)
+    finally:
+        for folder, _ in waiting:  # Others are removed with their executables, or where they failed.
+            remove_scratch(folder)
+    if opened.note is not None:
+        executable.notes.insert(0, opened.note)
+        warnings.warn(opened.note, RuntimeWarning, stacklevel=2)
+    return executable
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """Arguments of ``load`` that hold for every plan."""
+
+    toolchains: Registry
+    contexts: int | None
+    rebuild: bool
+    debug: bool
+    trusted: bool
+    threads: int | None
+
+
+def _executable(
+    folder: Path,
+    own: Path | None,
+    how: _How,
+    path: str | Path,
+    *,
+    is_lazy: bool,
+    specialised: Sequence[Executable] = (),
+) -> Executable:
+    """Return the executable of a plain artefact.
+
+    Args:
+        folder: The folder of the artefact.
+        own: The same, if it is a scratch folder. It is removed with the executable, or if there is none.
+        how: Arguments of ``load``.
+        path: The place that the user named.
+        is_lazy: Load no kernel before the first run.
+        specialised: Its plans for some lengths only.
+    """
+    check, available, contexts, threads = None, how.toolchains, how.contexts, how.threads
     try:
         recipe, manifest = verify_bytes(folder)
-        available = toolchains or registry()
-        reads_models = rebuild or not all(kernel.is_built for kernel in recipe.kernels)
-        if not trusted and (reads_models or not was_checked(manifest)):
+        reads_models = how.rebuild or not all(kernel.is_built for kernel in recipe.kernels)
+        if not how.trusted and (reads_models or not was_checked(manifest)):
             check = ModelCheck(folder, is_here=reads_models)
-        reasons = _to_build(recipe, manifest, available, rebuild)
+        reasons = _to_build(recipe, manifest, available, how.rebuild)
         if check is not None:
             check.finish()
             note_as_checked(manifest)
@@ -102,9 +147,10 @@ def load(
             owns_workspace=own is not None,
             toolchains=available,
             contexts=contexts,
-            debug=debug,
-            is_lazy=lazy,
+            debug=how.debug,
+            is_lazy=is_lazy,
             threads=threads or fitting,
+            specialised=specialised,
         )
     except BaseException as error:
         if check is not None:
@@ -116,9 +162,6 @@ def load(
         # Whatever a toolchain makes of an artefact that was made by somebody else, it does not load.
         reason = " ".join(str(error).split())[:400].replace(str(folder), str(path)) or type(error).__name__
         raise ArtefactError(reason if isinstance(error, ArtefactError) else f"cannot load {path}: {reason}") from error
-    if opened.note is not None:
-        executable.notes.append(opened.note)
-        warnings.warn(opened.note, RuntimeWarning, stacklevel=2)
     executable.notes += [
         *(f"rebuilt {name}: {reason}" for name, reason in reasons.items()),
         *(notes if threads is None else ()),

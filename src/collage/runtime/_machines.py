@@ -7,7 +7,7 @@ from typing import Any
 
 from collage.runtime._choice import choose
 from collage.runtime._open import plans_in
-from collage.runtime._pack import PackedPlan
+from collage.runtime._pack import PackedPlan, general_plans
 from collage.system.texts import counted
 from collage.toolchains import registry
 
@@ -22,12 +22,13 @@ def machine_rows(place: str | Path) -> dict[str, Any]:
         ArtefactError: It is not an artefact.
     """
     is_pack, plans = plans_in(place)
-    choice = choose(plans, registry())
+    choice, general = choose(plans, registry()), general_plans(plans)
+    used = () if choice.is_whole else (choice.plan, *choice.specialised)
     return {
         "pack": is_pack,
         "model": plans[0].recipe.report.model.path or None,
         "sha256": plans[0].model or None,
-        "plans": [_row(plan, plan is choice.plan and not choice.is_whole) for plan in plans],
+        "plans": [_row(plan, plan in used, None if plan in general else plan.lengths) for plan in plans],
         "note": choice.note if is_pack else None,
     }
 
@@ -40,11 +41,14 @@ def machine_lines(place: str | Path) -> list[str]:
     lines = [f"a pack of {counted(len(found['plans']), 'plan')}:"]
     for row in found["plans"]:
         mark = " (used here)" if row["used_here"] else ""
-        lines.append(f"  {row['machine']}: {counted(row['kernels'], 'kernel')} on {', '.join(row['targets'])}{mark}")
+        only = "" if row["lengths"] is None else f" for {row['lengths']}"
+        lines.append(
+            f"  {row['machine']}{only}: {counted(row['kernels'], 'kernel')} on {', '.join(row['targets'])}{mark}"
+        )
     return [*lines, *([] if found["note"] is None else [f"here: {found['note']}"])]
 
 
-def _row(plan: PackedPlan, is_used: bool) -> dict[str, Any]:
+def _row(plan: PackedPlan, is_used: bool, lengths: str | None) -> dict[str, Any]:
     made_on, recipe = plan.made_on, plan.recipe
     gain = recipe.report.gain("baseline")
     return {
@@ -55,6 +59,7 @@ def _row(plan: PackedPlan, is_used: bool) -> dict[str, Any]:
         "cores": made_on.cores or None,
         "devices": list(plan.device_builds.values()),
         "manifest": plan.manifest,
+        "lengths": lengths,
         "kernels": len(recipe.kernels),
         "targets": list(plan.targets),
         "native_code": any(kernel.is_built and not kernel.compiled.portable for kernel in recipe.kernels),

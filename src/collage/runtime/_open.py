@@ -32,17 +32,19 @@ class Opened:
         folder: The folder.
         own: The scratch folder that holds it, None if it is the user's.
         note: The reason for the choice among the plans of a pack, None for the plan of this machine.
+        specialised: Scratch folders of the plans for some lengths only, if it is a pack that has such plans for this machine.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.own: Path | None = None
         self.note: str | None = None
+        self.specialised: list[Path] = []
 
     def close(self) -> None:
-        """Remove the scratch folder, if there is one."""
-        if self.own is not None:
-            remove_scratch(self.own)
+        """Remove the scratch folders, if there are any."""
+        for folder in (*([] if self.own is None else [self.own]), *self.specialised):
+            remove_scratch(folder)
 
     def fill(self, write: Callable[[Path], Path | None]) -> None:
         """Continue in a new scratch folder that a function fills. It may return another artefact to open instead."""
@@ -52,7 +54,8 @@ class Opened:
         except BaseException:
             remove_scratch(new)
             raise
-        self.close()
+        if self.own is not None:
+            remove_scratch(self.own)
         self.own, self.folder = new, found or new
 
 
@@ -210,8 +213,11 @@ def _write_choice(found: Opened, new: Path, toolchains: Registry) -> None:
     """Write the plan for this machine, as a plain artefact."""
     plans = _plans_of(found.folder, lambda names: None)
     choice = choose(plans, toolchains)
-    verify_others(found.folder, plans, choice.plan)
+    verify_others(found.folder, plans, (choice.plan, *choice.specialised))
     found.note = choice.note
+    for plan in choice.specialised:
+        found.specialised.append(make_scratch())
+        materialise(found.folder, plan, found.specialised[-1])
     if not choice.is_whole:
         return materialise(found.folder, choice.plan, new)
     # Late: it imports onnx_ir, which running compiled kernels does not need.

@@ -1,4 +1,6 @@
-"""The pack: one artefact with the plans of several machines, whose files are stored once.
+"""The pack: one artefact with several plans of one model, whose files are stored once.
+
+The plans are for several machines, or for several lengths of the model's dimensions, or for both.
 
 ::
 
@@ -17,7 +19,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from collage._version import __version__
 from collage.runtime._made_on import MadeOn
 from collage.runtime._manifest import MANIFEST, file_digest, read_json, understood, verify_size
 from collage.runtime._recipe import WEIGHTS, Recipe
+from collage.runtime._signature import Port
 from collage.system.plain_names import is_plain_name
 from collage.target import Target
 
@@ -33,6 +36,7 @@ __all__ = [
     "PACK",
     "PackedPlan",
     "entries",
+    "general_plans",
     "materialise",
     "pack_of",
     "read_pack",
@@ -76,9 +80,14 @@ class PackedPlan:
         return {name: build for name, build in self.recipe.builds.items() if ":" in name}
 
     @property
-    def identity(self) -> tuple[str, ...]:
-        """Facts that are equal for two plans of one machine. A pack holds at most one of these."""
+    def machine(self) -> tuple[str, ...]:
+        """Facts that are equal for two plans of one machine. A pack holds one of these for each set of lengths."""
         return (*self.made_on.identity, *(f"{name} {build}" for name, build in sorted(self.device_builds.items())))
+
+    @property
+    def lengths(self) -> str:
+        """The inputs with their lengths, as text."""
+        return "; ".join(map(str, self.recipe.inputs))
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -159,23 +168,53 @@ def why_not_together(plans: Sequence[PackedPlan]) -> str | None:
     """Return why plans cannot be in one pack, None if they can."""
     if len(plans) > _MOST_PLANS:
         return f"{len(plans)} plans; a pack holds at most {_MOST_PLANS}"
-    first, seen = plans[0], {plans[0].identity: plans[0]}
+    general = general_plans(plans)
+    first, seen = (general or plans)[0], set[tuple[str, ...]]()
     sizes: dict[str, int] = {}
-    for number, plan in enumerate(plans):
+    for plan in plans:
         if not plan.model:
             return f"the plan for {plan.made_on} does not say which model it was compiled from"
         if plan.model != first.model:
             return f"the plan for {plan.made_on} is of another model than the plan for {first.made_on}"
         for kind in ("inputs", "outputs"):
-            if getattr(plan.recipe, kind) != getattr(first.recipe, kind):
+            if not _all_fit(getattr(plan.recipe, kind), getattr(first.recipe, kind), may_open=kind == "outputs"):
                 ours, theirs = ("; ".join(map(str, getattr(each.recipe, kind))) for each in (first, plan))
                 return f"its plans have different {kind}: {ours}, and {theirs}"
-        if number and seen.setdefault(plan.identity, plan) is not plan:
-            return f"two plans are for one machine, {plan.made_on}"
+        if (identity := (*plan.machine, plan.lengths)) in seen:
+            return f"two plans are for one machine, {plan.made_on}, and the same lengths"
+        seen.add(identity)
+        if general and plan.machine not in {one.machine for one in general}:
+            return f"a plan for {plan.made_on} takes {plan.lengths} only, and no other plan is for that machine"
         for digest, size in plan.files.values():
             if sizes.setdefault(digest, size) != size:
                 return f"one file has two sizes, {digest}"
     return None
+
+
+def general_plans(plans: Sequence[PackedPlan]) -> list[PackedPlan]:
+    """Return the plans that take all lengths that any of the plans takes. The others are for some of these lengths only."""
+    return [plan for plan in plans if all(_all_fit(one.recipe.inputs, plan.recipe.inputs) for one in plans)]
+
+
+def _all_fit(ports: Sequence[Port], general: Sequence[Port], *, may_open: bool = False) -> bool:
+    """Return True if ports differ from the general ones only in lengths, and these are among those of the general ones.
+
+    With ``may_open`` a length may be open where the general port has a number.
+    """
+    if len(ports) != len(general):
+        return False
+    for one, other in zip(ports, general, strict=True):
+        if replace(one, shape=None) != replace(other, shape=None):
+            return False
+        if one.shape is None or other.shape is None:
+            if other.shape is not None and not may_open:
+                return False
+        elif len(one.shape) != len(other.shape) or any(
+            isinstance(theirs, int) and mine != theirs and not (may_open and not isinstance(mine, int))
+            for mine, theirs in zip(one.shape, other.shape, strict=True)
+        ):
+            return False
+    return True
 
 
 def entries(plans: Iterable[PackedPlan]) -> Mapping[str, int | None]:
@@ -186,8 +225,8 @@ def entries(plans: Iterable[PackedPlan]) -> Mapping[str, int | None]:
     return {**told, **{plan.manifest: None for plan in plans}}
 
 
-def verify_others(folder: Path, plans: Sequence[PackedPlan], chosen: PackedPlan | None) -> None:
-    """Check every file of a pack besides those of one plan, which are checked when that plan is opened.
+def verify_others(folder: Path, plans: Sequence[PackedPlan], chosen: Sequence[PackedPlan] = ()) -> None:
+    """Check every file of a pack besides those of the chosen plans, which are checked when these are opened.
 
     Raises:
         ArtefactError: A file is missing, was changed, or belongs to no plan.
@@ -196,7 +235,7 @@ def verify_others(folder: Path, plans: Sequence[PackedPlan], chosen: PackedPlan 
     present = {entry.name for entry in os.scandir(folder)} - {PACK}
     if extra := sorted(present - set(told)):
         raise ArtefactError(f"{folder} holds {extra[0]!r}, which belongs to none of its plans")
-    own = set() if chosen is None else set(entries([chosen]))
+    own = set(entries(chosen))
     for name, size in sorted(told.items(), key=lambda item: item[1] or 0):
         path = folder / name
         if size is not None:

@@ -1,4 +1,4 @@
-"""Packing: several artefacts become one, and one of them is taken out."""
+"""Packing: several artefacts of one model become one, and one of them is taken out."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from collage.runtime._pack import (
     PACK,
     PackedPlan,
     entries,
+    general_plans,
     materialise,
     pack_of,
     read_pack,
@@ -29,7 +30,7 @@ __all__ = ["pack", "unpack_plan"]
 
 
 def pack(artefacts: Sequence[str | Path], path: str | Path) -> tuple[PackedPlan, ...]:
-    """Write one artefact with the plans of several, each for a machine of its own. Equal files are stored once.
+    """Write one artefact with the plans of several, each for a machine or lengths of its own. Equal files are stored once.
 
     Args:
         artefacts: Artefacts of one model: folders, zips, URLs or packs, whose plans are taken. Every byte is verified.
@@ -39,7 +40,7 @@ def pack(artefacts: Sequence[str | Path], path: str | Path) -> tuple[PackedPlan,
         The plans of the pack, in order.
 
     Raises:
-        UsageError: The artefacts are not of one model, or two plans of one machine differ.
+        UsageError: The artefacts are not of one model, or two plans are for one machine and the same lengths.
         ArtefactError: One of them is damaged.
     """
     if not artefacts:
@@ -52,7 +53,9 @@ def pack(artefacts: Sequence[str | Path], path: str | Path) -> tuple[PackedPlan,
             for plan, source in _verified(folder, stack):
                 plans.setdefault(plan.manifest, plan)
                 _gather(plan, source, objects)
-        found = tuple(plans.values())
+        # Readers that look at one plan take the first: it is to be one that takes all lengths.
+        general = general_plans(list(plans.values()))
+        found = (*general, *(plan for plan in plans.values() if plan not in general))
         if (reason := why_not_together(found)) is not None:
             raise UsageError(f"cannot pack: {reason}")
         write_files(Path(path), PACK, lambda: pack_of(found), [objects / name for name in sorted(entries(found))])
@@ -98,7 +101,7 @@ def _verified(folder: Path, stack: ExitStack) -> list[tuple[PackedPlan, Path]]:
         verify_bytes(folder)
         return [(PackedPlan.read(folder / MANIFEST), folder)]
     plans, found = read_plans(folder, *read_pack(folder)), []
-    verify_others(folder, plans, None)
+    verify_others(folder, plans)
     for plan in plans:
         plain = stack.enter_context(scratch())
         materialise(folder, plan, plain)

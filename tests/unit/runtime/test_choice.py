@@ -72,7 +72,7 @@ def machine(flags: tuple[str, ...], cores: int) -> Machine:
 
 
 @given(
-    st.lists(plans(), min_size=1, max_size=6, unique_by=lambda plan: plan.identity),
+    st.lists(plans(), min_size=1, max_size=6, unique_by=lambda plan: plan.machine),
     st.sets(st.sampled_from(FLAGS)).map(lambda flags: tuple(sorted(flags))),
     st.integers(1, 4),
 )
