@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from collage import benchmark
 from collage.compiler import cost_table, problem
 from collage.database.database import Database
+from collage.measure import artefact_race
 from collage.measure.overheads import Overheads, measure_overheads
 from collage.measure.roofline import Peak, measure_peak
 from collage.measure.session import MeasureSession
@@ -34,9 +34,9 @@ class _ShortRaces(ComparisonPlan):
 
 def shorten_measurements() -> None:
     """Shorten comparisons in this process, and measure once what no database of a test can change."""
-    problem.ComparisonPlan = benchmark.ComparisonPlan = _ShortRaces  # type: ignore[misc]
+    problem.ComparisonPlan = artefact_race.ComparisonPlan = _ShortRaces  # type: ignore[misc]
     # Each leg starts every process anew. Comparisons of several are in tests/unit/measure/test_comparison.py.
-    benchmark._LEGS = 1
+    artefact_race._LEGS = 1
     cost_table.measure_peak = _peak_of_before  # type: ignore[attr-defined]
     cost_table.measure_overheads = _overheads_of_before  # type: ignore[attr-defined]
 

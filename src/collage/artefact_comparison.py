@@ -10,10 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 from collage._errors import UsageError
-from collage.benchmark import artefact_on, length_of, open_track, opened, raced, row_of
+from collage.benchmark import row_of
 from collage.explain import chosen_kernels, read_record
 from collage.frontend import Lengths
 from collage.inspection import describe_environment
+from collage.measure.artefact_race import artefact_on, length_of, open_track, opened, raced
 from collage.runtime import Recipe, kernel_rows
 from collage.store import shown
 from collage.system.scratch import scratch

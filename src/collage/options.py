@@ -246,8 +246,8 @@ class CompileOptions:
     )
     specialise: bool = option(
         False,
-        "Add a plan for each set of lengths that is timed, where it is faster. Takes as many compilations.",
-        BASIC,
+        "Add a plan for each set of lengths that is timed, if it is faster there. Each takes a compilation.",
+        SEARCH,
     )
     inputs: Mapping[str, Any] = option(
         dict,

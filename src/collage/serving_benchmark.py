@@ -12,9 +12,10 @@ from types import MappingProxyType
 from typing import Any
 
 from collage._errors import UsageError
-from collage.benchmark import OURS, artefact_on, open_track, opened, raced, row_of, vendors_on
+from collage.benchmark import OURS, row_of, vendors_on
 from collage.frontend import Lengths
 from collage.inspection import describe_environment
+from collage.measure.artefact_race import artefact_on, open_track, opened, raced
 from collage.measure.finalist import THROUGHPUT, FinalistResult
 from collage.measure.track import ComparisonPlan
 from collage.runtime import Recipe

@@ -7,15 +7,17 @@ there beyond doubt than the plan for all lengths. Both are raced as artefacts, i
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from collage._errors import CollageError, UsageError
-from collage.artefact_comparison import LEAST_ROUNDS, compare_artefacts
 from collage.frontend import dimension_name, shape_profiles
+from collage.measure.artefact_race import artefact_on, length_of, open_track, raced
 from collage.options import CompileOptions
 from collage.report import Ratio, SpecialisedRow
 from collage.runtime import Executable, Port
@@ -23,8 +25,9 @@ from collage.system.scratch import scratch
 
 __all__ = ["check_specialise", "compile_specialised"]
 
-_ROUNDS = LEAST_ROUNDS + 3
-"""Rounds of each race: in three legs, each in new processes."""
+_ROUNDS = 9
+"""Rounds of each race. Six are the fewest that have an interval of 95 %, and three legs share them."""
+_ALL, _THESE = "all lengths", "these lengths"
 
 
 def check_specialise(options: CompileOptions) -> None:
@@ -101,12 +104,19 @@ def _raced(
 ) -> SpecialisedRow:
     """Race a plan for a set of lengths against the plan for all lengths, at these."""
     targets = tuple(dict.fromkeys(target for kernel in found.recipe.kernels for target in kernel.targets))
-    with scratch() as folder:
-        before, after = general.save(folder / "general.collage"), found.save(folder / "fixed.collage")
-        table = compare_artefacts(before, after, source, rounds=_ROUNDS, dims=dict(lengths), say=say)
-    if table["speedup"] is None:
-        reasons = [row["reason"] for row in table["rows"] if row["reason"]]
+    with ExitStack() as stack:
+        folder, workspace = stack.enter_context(scratch()), stack.enter_context(scratch())
+        before, after = general.save(folder / "all.collage"), found.save(folder / "these.collage")
+        track = open_track(stack, workspace, general.recipe, before, source, dict(lengths), {}, say)
+        finalists = [
+            artefact_on(track, _ALL, before, general.recipe, incumbent=True),
+            artefact_on(track, _THESE, after, found.recipe),
+        ]
+        result, _ = raced(track, finalists, length_of(_ROUNDS, abandon_ratio=math.inf), _THESE, say)
+    theirs = next(each for each in result.standings if each.finalist.name == _THESE)
+    if result.speedup is None or theirs.time is None:
+        reasons = [f"{each.finalist.name}: {each.reason}" for each in result.standings if each.reason]
         return SpecialisedRow(lengths, targets, reason="; ".join(reasons) or "it could not be compared")
-    ratio = Ratio(table["speedup"], *table["speedup_interval"])
+    ratio = Ratio(result.speedup[0], result.speedup[1].low, result.speedup[1].high)
     reason = None if ratio.low > 1.0 else "it is not faster beyond doubt"
-    return SpecialisedRow(lengths, targets, table["rows"][1]["median_us"], ratio, reason)
+    return SpecialisedRow(lengths, targets, theirs.time.median_s * 1e6, ratio, reason)

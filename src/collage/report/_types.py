@@ -391,7 +391,7 @@ class ReportValues:
     tried: Mapping[str, Any] = field(default_factory=dict)
     front: Mapping[str, Any] = field(default_factory=dict)
     objective: Mapping[str, Any] = field(default_factory=dict)
-    specialised: tuple[SpecialisedRow, ...] = field(default=(), metadata=RARE)
+    specialised: tuple[SpecialisedRow, ...] = ()
     date: str = ""
     command: str = ""
     schema: int = SCHEMA
