@@ -62,13 +62,13 @@ def compare_artefacts(
         raise UsageError(f"{rounds} rounds: no interval of 95 % follows from fewer than {LEAST_ROUNDS}")
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
-        folder_a, recipe_a = opened(before, stack, say)
-        folder_b, recipe_b = opened(after, stack, say)
+        folder_a, recipe_a, place_a = opened(before, stack, say)
+        folder_b, recipe_b, place_b = opened(after, stack, say)
         _check_alike(recipe_a, recipe_b)
         track = open_track(stack, workspace, recipe_a, folder_a, model, dims, inputs, say)
         finalists = [
-            artefact_on(track, _BEFORE, folder_a, recipe_a, incumbent=True),
-            artefact_on(track, _AFTER, folder_b, recipe_b),
+            artefact_on(track, _BEFORE, place_a, recipe_a, incumbent=True),
+            artefact_on(track, _AFTER, place_b, recipe_b),
         ]
         length = length_of(rounds, abandon_ratio=math.inf)
         result, duration_s = raced(track, finalists, length, _AFTER, say)

@@ -71,11 +71,11 @@ def bench(
     """
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
-        folder, recipe = opened(artefact, stack, say)
+        folder, recipe, place = opened(artefact, stack, say)
         toolchains = registry()
         targets = toolchains.parse_targets(list(against or ()) or list(recipe.report.get("menu", ())))
         track = open_track(stack, workspace, recipe, folder, model, dims, inputs, say)
-        finalists = [artefact_on(track, OURS, folder, recipe)]
+        finalists = [artefact_on(track, OURS, place, recipe)]
         standings: dict[str, FinalistResult | None] = {OURS: None}
         vendors, failures = vendors_on(track, targets, recipe.threads, say)
         standings |= {name: failures.get(name) for name in (*failures, *(vendor.name for vendor in vendors))}

@@ -79,11 +79,11 @@ def bench_serving(
     threads = max(1, (thread_count() or this_machine().physical_cores) // concurrency)
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
-        folder, recipe = opened(artefact, stack, say)
+        folder, recipe, place = opened(artefact, stack, say)
         targets = registry().parse_targets(list(against or ()) or list(recipe.report.get("menu", ())))
         track = open_track(stack, workspace, recipe, folder, model, dims, inputs, say)
         vendors, failures = vendors_on(track, targets, threads, say)
-        entries = [(artefact_on(track, OURS, folder, recipe), _ARTEFACT), *((vendor, _VENDOR) for vendor in vendors)]
+        entries = [(artefact_on(track, OURS, place, recipe), _ARTEFACT), *((vendor, _VENDOR) for vendor in vendors)]
         finalists = [
             replace(each, service=service, arguments={**each.arguments, "concurrency": concurrency})
             for each, service in entries

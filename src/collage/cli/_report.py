@@ -182,6 +182,10 @@ def _lengths(report: Report) -> list[str]:
     lengths = report.numerics.other_lengths
     if lengths is None:
         return lines
+    if not report.specialised:
+        lines.append(
+            "with open lengths some toolchains stand aside: --specialise adds a plan for the lengths that were timed"
+        )
     if not lengths:
         return [*lines, "checked at these lengths only: the model rejects the other lengths that were tried"]
     return [*lines, f"checked at other lengths too: {'; '.join(map(_shapes, lengths))}"]

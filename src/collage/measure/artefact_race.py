@@ -61,8 +61,12 @@ class ArtefactTrack:
         return str(self.session.written(self.model))
 
 
-def opened(artefact: Path, stack: ExitStack, say: Callable[[str], None]) -> tuple[Path, Recipe]:
+def opened(artefact: Path, stack: ExitStack, say: Callable[[str], None]) -> tuple[Path, Recipe, Path]:
     """Return the folder and the recipe of an artefact, verified. The unpacked files stay until the stack is closed.
+
+    Returns:
+        The folder and the recipe of its plan for all lengths, and the place that workers load: the artefact itself, if it has
+        plans for some lengths too.
 
     Raises:
         UsageError: There is nothing at the path.
@@ -71,7 +75,7 @@ def opened(artefact: Path, stack: ExitStack, say: Callable[[str], None]) -> tupl
     found = stack.enter_context(runtime.opened(artefact))
     if found.note is not None:
         say(found.note)
-    return found.folder, verify(found.folder)[0]
+    return found.folder, verify(found.folder)[0], artefact if found.specialised else found.folder
 
 
 def open_track(
@@ -107,9 +111,9 @@ def open_track(
     return ArtefactTrack(original_model, session, {"values": session.value_folders, "weights": session.weights})
 
 
-def artefact_on(track: ArtefactTrack, name: str, folder: Path, recipe: Recipe, *, incumbent: bool = False) -> Finalist:
+def artefact_on(track: ArtefactTrack, name: str, place: Path, recipe: Recipe, *, incumbent: bool = False) -> Finalist:
     """Return an artefact as a contestant."""
-    arguments = {"artefact": str(folder), **track.timed}
+    arguments = {"artefact": str(place), **track.timed}
     return Finalist(
         name, "collage.measure._executable_worker:ArtefactWorker", arguments, len(recipe.kernels), incumbent
     )
