@@ -10,19 +10,24 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collage._errors import CollageError, UsageError
+from collage._errors import UsageError
 from collage.options import CompileOptions, compile_options
 from collage.system.machine import this_machine
-from collage.system.scratch import scratch
 from collage.target import HOST_TOOLCHAIN, NATIVE_TOOLCHAIN, Target, TargetLike
-from collage.toolchains import Registry, Toolchain, availability_for, choose_menu, option_values, registry
+from collage.toolchains import (
+    Registry,
+    Toolchain,
+    availability_for,
+    choose_menu,
+    option_values,
+    registry,
+    support_for,
+)
 
 if TYPE_CHECKING:
-    from collage.compiler.survey import Survey
     from collage.graph import DataflowGraph
 
 __all__ = ["describe_environment", "describe_targets", "inspect"]
@@ -144,24 +149,20 @@ def inspect(
 ) -> dict[str, Any]:
     """Return the contents of a model after preparation. With ``coverage``, add the operators that each target takes and refuses.
 
+    Nothing is built or run. A toolchain that states that it takes an operator may still fail to build a kernel with it.
+
     Args:
         path: An ONNX file.
         targets: As for ``compile``.
         coverage: True to ask the targets.
-        options: As for ``compile``: lengths of symbolic dimensions, threads, the database.
+        options: As for ``compile``: lengths of symbolic dimensions.
         say: Called with each line of progress.
     """
     # Here, as to list toolchains takes none of this, and it takes seconds to import.
-    from collage.compiler.opening import measure_session
-    from collage.compiler.problem import Problem
-    from collage.compiler.refusals import check_reference
-    from collage.compiler.survey import survey_model
-    from collage.database.database import Database
+    from collage.compiler.opening import with_lengths
     from collage.frontend import (
         describe_inputs,
         describe_outputs,
-        fix_lengths,
-        place_weights,
         read_model,
         shape_misfit,
     )
@@ -171,8 +172,9 @@ def inspect(
     toolchains = registry()
     options = compile_options(options)
     menu = choose_menu(targets, toolchains)
-    model = prepare(fix_lengths(read_model(path), options.fixed))
+    model = prepare(with_lengths(read_model(path), options))
     misfit = shape_misfit(model)
+    graph = DataflowGraph(model)
     nodes = [node for node in model.graph if node.op_type != "Constant"]
     found: dict[str, Any] = {
         "schema": 1,
@@ -181,21 +183,12 @@ def inspect(
         "outputs": [str(spec) for spec in describe_outputs(model)],
         "operators": dict(Counter(node.op_type for node in nodes).most_common()),
         "problem": None if misfit is None else f"the model cannot be run: {misfit}",
-        "waists": _cut_points(DataflowGraph(model)),
+        "waists": _cut_points(graph),
         "coverage": [],
     }
     if coverage and misfit is None:
-        with ExitStack() as stack:
-            workspace = stack.enter_context(scratch())
-            database = stack.enter_context(Database(options.db))
-            session = stack.enter_context(measure_session(toolchains, database, workspace, options, say=say))
-            problem = Problem.of(place_weights(model, workspace), menu, toolchains, options)
-            survey = survey_model(problem, session)
-            try:
-                check_reference(survey, session)
-            except CollageError as error:
-                found["problem"] = str(error)
-            found["coverage"] = [_coverage(survey, target) for target in menu]
+        say("asking toolchains")
+        found["coverage"] = [_coverage(graph, toolchains, target) for target in menu]
     return found
 
 
@@ -210,21 +203,23 @@ def _cut_points(graph: DataflowGraph) -> list[dict[str, Any]]:
     return waists
 
 
-def _coverage(survey: Survey, target: Any) -> dict[str, Any]:
-    baselines = survey.baselines[target]
-    nodes = survey.problem.graph.nodes
-    taken = Counter(nodes[i].op_type for i, support in baselines.support.items() if support.ok)
+def _coverage(graph: DataflowGraph, toolchains: Registry, target: Target) -> dict[str, Any]:
+    """Return the operators that a target takes and refuses, as its toolchain states it."""
+    toolchain = toolchains.for_target(target)
+    found = availability_for(toolchain, target)
+    answers = [(node, support_for(toolchain, node, target)) for node in graph.nodes] if found.available else []
+    taken = Counter(node.op_type for node, support in answers if support.ok)
     refused = [
-        {"node": str(nodes[i].name), "operator": nodes[i].op_type, "reason": support.reason}
-        for i, support in baselines.support.items()
+        {"node": str(node.name), "operator": node.op_type, "reason": support.reason}
+        for node, support in answers
         if not support.ok
     ]
     return {
         "target": str(target),
-        "whole_model": baselines.refusal is None and baselines.availability.available,
-        "reason": baselines.refusal or baselines.availability.reason,
-        "taken": sum(taken.values()),
-        "of": len(nodes),
+        "whole_model": found.available and not refused,
+        "reason": found.reason,
+        "taken": taken.total(),
+        "of": len(graph.nodes),
         "operators": dict(taken),
         "refused": refused,
     }

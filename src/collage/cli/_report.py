@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -38,6 +39,8 @@ _SHOWN_WAISTS = 8
 """Waists that are named; ``--json`` has all."""
 _MOST_ROWS = 6
 """Rows of the comparison that are shown: what is returned, what the user has, and four more fit a screen with the kernels."""
+_QUOTED = re.compile(r"\(?'[^']*'\)?|\d+")
+"""Names and numbers in a reason."""
 _SHOWN_INPUTS = 4
 """Inputs whose other lengths are shown; ``--json`` has all."""
 
@@ -327,10 +330,23 @@ def print_inspection(found: Mapping[str, Any]) -> None:
         _table("operators, and the number of them that each target takes", columns, rows, right=range(1, len(columns)))
     )
     for row in found["coverage"]:
-        for refusal in row["refused"]:
-            console.print(
-                _escape(f"{row['target']} refuses {refusal['node']} ({refusal['operator']}): {refusal['reason']}")
-            )
+        for line in _refusals(row):
+            console.print(_escape(line), highlight=False)
+    if found["coverage"]:
+        console.print("as toolchains state it: nothing was built, and a kernel may still be refused")
+
+
+def _refusals(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each reason of a target, whatever values it names, with the operators and the first of them."""
+    if row["reason"] and not row["taken"]:
+        yield f"{row['target']}: {row['reason']}"
+    alike: dict[str, list[Mapping[str, str]]] = {}
+    for refusal in row["refused"]:
+        alike.setdefault(_QUOTED.sub("", refusal["reason"]), []).append(refusal)
+    for group in alike.values():
+        first, kinds = group[0], ", ".join(dict.fromkeys(refusal["operator"] for refusal in group))
+        told = f"{first['node']} ({kinds})" if len(group) == 1 else f"{counted(len(group), 'operator')} ({kinds})"
+        yield f"{row['target']} refuses {told}: {first['reason']}"
 
 
 def _escape(text: str) -> str:
