@@ -11,9 +11,9 @@ from collage.page._markup import Markup, join, tag
 from collage.page._picture import row_colour
 from collage.page._table import table
 from collage.page._words import amount, number_of
-from collage.report import Row, by_runs, runs_per_s, title_of, verdict_of
+from collage.report import Row, by_runs, runs_per_s, short_name, title_of, verdict_of
 
-__all__ = ["comparison_section", "front_section"]
+__all__ = ["comparison_section", "front_section", "lengths_section"]
 
 _MOST_SERIES = 8
 
@@ -75,6 +75,33 @@ def front_section(contents: PageContents) -> Markup:
             numbers=(1, 2, 3),
         ),
         id="front",
+    )
+
+
+def lengths_section(contents: PageContents) -> Markup:
+    """Return the table of plans for sets of lengths; nothing if none was tried."""
+    rows = contents.report.specialised
+    if not rows:
+        return join()
+    cells = [
+        (
+            ", ".join(f"{name}={length}" for name, length in row.lengths.items()),
+            ", ".join(map(short_name, row.targets)),
+            "" if row.time_us is None else amount(row.time_us),
+            "" if row.ratio is None else f"{row.ratio.value:.2f}",
+            "" if row.ratio is None else f"{row.ratio.low:.2f} to {row.ratio.high:.2f}",
+            "kept" if row.is_kept else f"not kept: {row.reason}",
+        )
+        for row in rows
+    ]
+    columns = ("lengths", "targets", "time", "speed-up", "95 % interval", "verdict")
+    told = "A plan that is kept runs the calls with its lengths. The speed-up is over the plan for all lengths, at these."
+    return tag(
+        "section",
+        tag("h2", "Plans for lengths"),
+        tag("p", told),
+        table("Every set of lengths", columns, cells, numbers=(2, 3, 4), class_="stack"),
+        id="lengths",
     )
 
 

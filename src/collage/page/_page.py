@@ -6,7 +6,7 @@ import base64
 import hashlib
 from importlib import resources
 
-from collage.page._comparison import comparison_section, front_section
+from collage.page._comparison import comparison_section, front_section, lengths_section
 from collage.page._contents import PageContents
 from collage.page._facts import machine_section, numerics_section, privacy_section, search_section
 from collage.page._kernels import model_section
@@ -58,6 +58,7 @@ def as_html(contents: PageContents) -> str:
     sections = (
         ("model", "Model", model_section(contents)),
         ("comparison", "Comparison", comparison_section(contents)),
+        ("lengths", "Plans for lengths", lengths_section(contents)),
         ("front", "Time against error", front_section(contents)),
         ("toolchains", "Toolchains", toolchains_section(contents)),
         ("numerics", "Numerics", numerics_section(contents)),

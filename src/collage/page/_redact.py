@@ -172,6 +172,8 @@ def _names_of(contents: PageContents) -> Iterable[str]:
         yield from row.nodes
     for occasion in report.occasions:
         yield from occasion.inputs
+    for plan in report.specialised:
+        yield from plan.lengths
     yield from (*report.numerics.unsettled, *report.numerics.nan)
     if record is not None:
         yield from record.names

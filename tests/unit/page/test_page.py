@@ -13,7 +13,7 @@ from collage.explain import NodeRanges
 from collage.page import as_html, as_svg, redacted
 from collage.page._picture import colour_of, row_colour
 from collage.page._words import amount, percent
-from collage.report import BodyKernelRow, Ratio, Report, SearchFacts
+from collage.report import BodyKernelRow, Ratio, Report, SearchFacts, SpecialisedRow
 from collage.system.texts import counted
 
 ATTACK = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&lt;\u202e"
@@ -301,6 +301,24 @@ POINTS = [
     },
     {"budget": 0.05, "error": 0, "error_interval": None, "time_ms": 4, "plan": None},
 ]
+
+
+def test_plans_for_lengths_are_a_table() -> None:
+    page = contents()
+    assert 'id="lengths"' not in as_html(page)
+    rows = (
+        SpecialisedRow({"batch": 1, "seq": 128}, ("llvm",), 6100.0, Ratio(1.5, 1.25, 1.75)),
+        SpecialisedRow(
+            {"batch": 1, "seq": 512}, ("llvm",), 9000.0, Ratio(1.0, 0.97, 1.03), "it is not faster beyond doubt"
+        ),
+        SpecialisedRow({"batch": 1, "seq": 7}, reason="<b>no</b> kernel"),
+    )
+    html = as_html(dataclasses.replace(page, report=dataclasses.replace(page.report, specialised=rows)))
+    section = html[html.index('id="lengths"') : html.index('id="toolchains"')]
+    told = text_of(section)
+    assert "batch=1, seq=128 llvm 6.1 ms 1.50 1.25 to 1.75 kept" in told
+    assert "not kept: it is not faster beyond doubt" in told
+    assert "<b>no</b>" not in section
 
 
 @pytest.mark.parametrize("front", [{"points": POINTS}, POINTS, {"budgets": 3, "found": POINTS}])
