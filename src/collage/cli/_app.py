@@ -25,6 +25,7 @@ from collage.cli._artefact_commands import (
 )
 from collage.cli._compile import COMPILE_HELP, compile_
 from collage.cli._db import db as db_commands
+from collage.cli._diff import DIFF_HELP, diff
 from collage.cli._fleet import fleet as fleet_commands
 from collage.cli._generated import GroupedCommand
 from collage.cli._inspect_commands import ENV_HELP, INSPECT_HELP, TARGETS_HELP, env, inspect, targets
@@ -53,6 +54,7 @@ for name, text, command in (
     ("explain", EXPLAIN_HELP, explain),
     ("report", REPORT_HELP, report_command),
     ("compare", COMPARE_HELP, compare),
+    ("diff", DIFF_HELP, diff),
     ("pack", PACK_HELP, pack),
     ("unpack", UNPACK_HELP, unpack),
     ("inspect", INSPECT_HELP, inspect),

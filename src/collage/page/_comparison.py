@@ -95,7 +95,9 @@ def lengths_section(contents: PageContents) -> Markup:
         for row in rows
     ]
     columns = ("lengths", "targets", "time", "speed-up", "95 % interval", "verdict")
-    told = "A plan that is kept runs the calls with its lengths. The speed-up is over the plan for all lengths, at these."
+    told = (
+        "A plan that is kept runs the calls with its lengths. The speed-up is over the plan for all lengths, at these."
+    )
     return tag(
         "section",
         tag("h2", "Plans for lengths"),
