@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from collage._errors import UsageError
 from collage.cli._ages import age, read_age_s
 from collage.cli._console import print_json
 from collage.option_texts import read_dims, read_lengths
+from collage.status import Status
 from collage.store import download, upload, url_of
 from collage.system.scratch import scratch
 from collage.system.texts import counted, printable
@@ -351,6 +353,9 @@ def diff(
         return
     for change in changes:
         _print(_changed(change))
+    wrong = dict.fromkeys(change.after["parts"]["target"] for change in changes if change.change == Status.WRONG)
+    for text in wrong:
+        _print(f"to write a wrong kernel for its vendor: collage diff MODEL.onnx -t {shlex.quote(text)} -o wrong")
     _print(f"measured with two builds: {counted(compared, 'kernel')}, of which changed: {len(changes)}")
 
 

@@ -83,6 +83,8 @@ def test_the_command_names_the_kernel_the_target_and_both_builds(
     line, total = capsys.readouterr().out.splitlines()
     assert line.startswith(NEW.digest[:12]) and "slower" in line and "2.00 times" in line and "(tvm 1 -> tvm 2)" in line
     assert total == "measured with two builds: 1 kernel, of which changed: 1"
+    assert _main(["db", "diff", "--db", url]) == 0
+    assert "collage diff MODEL.onnx -t openvino -o wrong" in capsys.readouterr().out
     assert _main(["db", "diff", "--db", url, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [change["change"] for change in document["changes"]] == ["wrong", "slower"] and document["compared"] == 2
