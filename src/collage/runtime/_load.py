@@ -87,6 +87,7 @@ def load(
     finally:
         for folder, _ in waiting:  # Others are removed with their executables, or where they failed.
             remove_scratch(folder)
+    executable.notes += [note for one in specialised for note in one.notes if note not in executable.notes]
     if opened.note is not None:
         executable.notes.insert(0, opened.note)
         warnings.warn(opened.note, RuntimeWarning, stacklevel=2)

@@ -68,7 +68,8 @@ def unpack_plan(artefact: str | Path, path: str | Path, machine: str) -> PackedP
     Args:
         artefact: The pack.
         path: A folder, a file whose name ends in ``.zip``, or a URL.
-        machine: The first characters of the fingerprint of the plan's machine, or the digest of its manifest.
+        machine: The first characters of the fingerprint of the plan's machine, or of the digest of its manifest. Of a machine
+            that has plans for some lengths too, the fingerprint means the plan for all lengths.
 
     Raises:
         UsageError: It is not a pack, or holds not exactly one plan of such a machine.
@@ -83,6 +84,8 @@ def unpack_plan(artefact: str | Path, path: str | Path, machine: str) -> PackedP
             for plan in plans
             if machine and (plan.made_on.fingerprint.startswith(machine) or plan.manifest.startswith(machine))
         ]
+        if len(found) > 1:  # Plans for some lengths are named by their manifests.
+            found = [plan for plan in found if plan in general_plans(plans)]
         if len(found) != 1:
             there = "; ".join(str(plan.made_on) for plan in plans)
             raise UsageError(

@@ -21,7 +21,7 @@ import collage
 from collage._errors import ArtefactError, InputError, UsageError
 from collage.frontend import fix_lengths, read_model
 from collage.report import Report
-from collage.runtime import Executable, machine_rows, pack
+from collage.runtime import Executable, machine_rows, pack, unpack_plan
 from collage.testing import executable_of
 
 OPEN, _ = MODELS["attention"]
@@ -101,6 +101,10 @@ def test_an_artefact_holds_all_plans(both: Executable, tmp_path: Path, name: str
     again = collage.load(loaded.save(tmp_path / f"again_{name}"))
     assert len(again.specialised) == 2
     rows = machine_rows(path)["plans"]
+    for number, row in enumerate(rows):
+        plain = tmp_path / f"{number}_{name}"
+        unpack_plan(path, plain, row["manifest"] if number else row["fingerprint"])
+        assert [str(port) for port in collage.load(plain).inputs] == [row["lengths"] or "x: float32[b, s, 8]"]
     assert [row["used_here"] for row in rows] == [True] * 3
     assert [row["lengths"] for row in rows] == [None, "x: float32[1, 16, 8]", "x: float32[2, s, 8]"]
 
