@@ -35,6 +35,7 @@ from collage.frontend import (
 from collage.graph import structural_hash
 from collage.measure.guessed_lengths import capture_at_some_lengths
 from collage.measure.original_model import Mismatch, OriginalModel
+from collage.measure.pool_windows import windows_fit
 from collage.measure.reference_run import (
     MadeUp,
     Make,
@@ -405,13 +406,16 @@ def _capture_other_lengths(
     """Sets of inputs of other lengths, where dimensions are symbolic: one of several, and one where all are 1.
 
     Many models promise more than they keep: a batch of any size, say, that a constant shape inside takes for 1. Lengths
-    at which the model fails, or at which a value has another shape than it is said to have, are of no use.
+    at which the model fails, or at which a value has another shape than it is said to have, are of no use. Nor are those at
+    which a window of a pool is larger than the picture.
     """
     longer = sum(measure_session.values.get(name).nbytes for name in measure_session.values) <= _MOST_BYTES
     single = single_lengths(model, inputs)
 
     def takes(lengths: Mapping[str, int], values: ValueStore) -> bool:
         capture_reference(model, at(lengths), measure_session, values)
+        if not windows_fit(model, values):
+            return False
         if not _as_declared(model, values):
             forget_mere_claims(model, values)
             if not _as_declared(model, values):
