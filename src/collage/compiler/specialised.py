@@ -61,15 +61,16 @@ def compile_specialised(
     """
     began, plain = time.monotonic(), replace(options, specialise=False)
     general = compile_one(_within(plain, began, 1 + len(shape_profiles(options.dims))))
-    sets = [lengths for each in general.report.occasions if (lengths := _lengths(general.inputs, each.inputs))]
+    occasions = [(_lengths(general.inputs, each.inputs), each.inputs) for each in general.report.occasions]
+    sets = [(lengths, shapes) for lengths, shapes in occasions if lengths]
     kept, rows = list[Executable](), list[SpecialisedRow]()
-    for number, lengths in enumerate(sets):
+    for number, (lengths, shapes) in enumerate(sets):
         say(f"a plan for {', '.join(f'{name}={length}' for name, length in lengths.items())}")
-        inputs = options.inputs if len(sets) == 1 else {}
+        inputs = {name: value for name, value in options.inputs.items() if _has(value, shapes.get(name))}
         fixed = replace(plain, dims={}, fixed={**plain.fixed, **lengths}, inputs=inputs)
         try:
             found = compile_one(_within(fixed, began, len(sets) - number))
-            row = _raced(general, found, lengths, source, say)
+            row = _raced(general, found, lengths, inputs, source, say)
         except CollageError as error:
             rows.append(SpecialisedRow(lengths, reason=" ".join(str(error).split())[:400]))
             continue
@@ -91,6 +92,11 @@ def _lengths(inputs: tuple[Port, ...], shapes: Mapping[str, Any]) -> dict[str, i
     return found
 
 
+def _has(value: Any, shape: Any) -> bool:
+    """Return True if a given input has the shape of a set of lengths."""
+    return shape is not None and tuple(getattr(value, "shape", ())) == tuple(shape)
+
+
 def _within(options: CompileOptions, began: float, compilations: int) -> CompileOptions:
     """Return the options with an equal share of the time budget that is left, if there is one."""
     if options.time_budget_s is None:
@@ -100,14 +106,19 @@ def _within(options: CompileOptions, began: float, compilations: int) -> Compile
 
 
 def _raced(
-    general: Executable, found: Executable, lengths: Mapping[str, int], source: Path | None, say: Callable[[str], None]
+    general: Executable,
+    found: Executable,
+    lengths: Mapping[str, int],
+    inputs: Mapping[str, Any],
+    source: Path | None,
+    say: Callable[[str], None],
 ) -> SpecialisedRow:
     """Race a plan for a set of lengths against the plan for all lengths, at these."""
     targets = tuple(dict.fromkeys(target for kernel in found.recipe.kernels for target in kernel.targets))
     with ExitStack() as stack:
         folder, workspace = stack.enter_context(scratch()), stack.enter_context(scratch())
         before, after = general.save(folder / "all.collage"), found.save(folder / "these.collage")
-        track = open_track(stack, workspace, general.recipe, before, source, dict(lengths), {}, say)
+        track = open_track(stack, workspace, general.recipe, before, source, dict(lengths), inputs, say)
         finalists = [
             artefact_on(track, _ALL, before, general.recipe, incumbent=True),
             artefact_on(track, _THESE, after, found.recipe),

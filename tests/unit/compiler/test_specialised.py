@@ -56,6 +56,7 @@ def test_each_set_of_lengths_is_raced_and_may_fail(tmp_path: Path) -> None:
     options = CompileOptions(specialise=True, time_budget_s=90.0, inputs={"x": np.ones((1, 3, 24, 24), np.float32)})
     executable = compile_specialised(compile_one, options, path, said.append)
     assert [each.fixed for each in asked] == [{}, {"b": 1, "h": 24, "w_": 24}, {"b": 2, "h": 24, "w_": 24}]
+    assert [set(each.inputs) for each in asked] == [{"x"}, {"x"}, set()]
     assert not any(each.specialise or (each.fixed and each.dims) for each in asked)
     assert [each.time_budget_s for each in asked[:2]] == pytest.approx([45.0, 45.0], rel=0.1)
     raced, failed = executable.report.specialised
