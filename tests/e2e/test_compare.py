@@ -67,7 +67,7 @@ def test_a_regression_is_raced_once_more(
         standings = [FinalistResult(each, Status.OK, time, None, 0.0, 0.0) for each in finalists]
         return Comparison(standings[1], standings[0], (held[-1], Interval(0.5, held[-1])), standings)
 
-    monkeypatch.setattr("collage.benchmark.race", race)
+    monkeypatch.setattr("collage.measure.artefact_race.race", race)
     found = compare_artefacts(artefacts[1], artefacts[2], rounds=6, doubt_below=0.98)
     assert len(held) == races and found["speedup_interval"] == [0.5, high]
 
