@@ -12,9 +12,7 @@ from typing import Any
 
 from collage._errors import CollageError, ToolchainError
 from collage.database.database import Database
-from collage.frontend import (
-    Lengths,
-)
+from collage.frontend import Lengths
 from collage.inspection import describe_environment
 from collage.measure.artefact_race import ArtefactTrack, artefact_on, length_of, open_track, opened, raced
 from collage.measure.bench_findings import keep_faster
@@ -27,12 +25,7 @@ from collage.system.scratch import scratch
 from collage.target import Target, TargetLike
 from collage.toolchains import Registry, option_values, registry
 
-__all__ = [
-    "OURS",
-    "bench",
-    "row_of",
-    "vendors_on",
-]
+__all__ = ["OURS", "bench", "row_of", "vendors_on"]
 
 OURS = "collage"
 

@@ -139,6 +139,5 @@ def test_inspect_takes_lengths_as_compile_does(tmp_path: Path, capsys: pytest.Ca
     show = ["--passes", "FoldConstant", "--print-after", "FoldConstant", "--json"]
     assert command("inspect", str(model), "--fix", "n=3", *show) == 0
     assert "3,4" in json.loads(capsys.readouterr().out)["printed"][0]["text"].replace(" ", "")
-    database = ["--db", str(tmp_path / "t.sqlite")]
-    assert command("inspect", str(model), "--coverage", "-t", "onnxruntime", "--dim", "n=2,5", *database, "--json") == 0
+    assert command("inspect", str(model), "--coverage", "-t", "onnxruntime", "--dim", "n=2,5", "--json") == 0
     assert json.loads(capsys.readouterr().out)["coverage"][0]["taken"] == 1

@@ -10,7 +10,7 @@ import typer
 from collage._errors import ModelError, UsageError
 from collage.cli._compile_options import DisabledPasses, OptLevel, PassConfig, read_context
 from collage.cli._console import print_json, progress
-from collage.cli._options import Db, Fixed, Json, Occasions, Targets
+from collage.cli._options import Fixed, Json, Occasions, Targets
 from collage.cli._pack import show_machines
 from collage.option_texts import read_dims, read_lengths
 
@@ -58,7 +58,6 @@ def inspect(
     model: Annotated[Path, typer.Argument(help="An ONNX file, or an artefact.")],
     coverage: Annotated[bool, typer.Option("--coverage", help="Show which toolchain supports which operator.")] = False,
     target: Targets = None,
-    db: Db = None,
     dim: Occasions = None,
     fix: Fixed = None,
     passes: Annotated[
@@ -116,7 +115,7 @@ def inspect(
     from collage.compiler.pipeline import CompileOptions
     from collage.inspection import inspect as inspect_
 
-    options = CompileOptions(db=db, dims=read_lengths(dim), fixed=read_dims(fix, "--fix"))
+    options = CompileOptions(dims=read_lengths(dim), fixed=read_dims(fix, "--fix"))
     with progress(quiet=not coverage) as say:
         found = inspect_(model, target or None, coverage=coverage, options=options, say=say)
     if json:

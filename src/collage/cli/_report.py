@@ -93,7 +93,7 @@ def print_report(report: Report, artefact: str | None = None) -> None:
 def _specialised(report: Report) -> Table:
     rows = (
         (
-            ", ".join(f"{name}={length}" for name, length in row.lengths.items()),
+            row.title,
             ", ".join(map(short_name, row.targets)),
             milliseconds(row.time_us),
             "" if row.ratio is None else ratio_text(row.ratio),

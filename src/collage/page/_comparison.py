@@ -85,7 +85,7 @@ def lengths_section(contents: PageContents) -> Markup:
         return join()
     cells = [
         (
-            ", ".join(f"{name}={length}" for name, length in row.lengths.items()),
+            row.title,
             ", ".join(map(short_name, row.targets)),
             "" if row.time_us is None else amount(row.time_us),
             "" if row.ratio is None else f"{row.ratio.value:.2f}",

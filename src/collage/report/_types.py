@@ -180,6 +180,11 @@ class SpecialisedRow:
     reason: str | None = None
 
     @property
+    def title(self) -> str:
+        """Its lengths, for people."""
+        return ", ".join(f"{name}={length}" for name, length in self.lengths.items())
+
+    @property
     def is_kept(self) -> bool:
         """True if the plan runs the calls with these lengths."""
         return self.reason is None
