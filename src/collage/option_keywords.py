@@ -23,7 +23,7 @@ class OptionKeywords(TypedDict, total=False):
     db: str | None
     dims: Lengths | str | Sequence[str]
     fixed: Mapping[str, int] | str | Sequence[str]
-    specialise: bool
+    specialise: bool | None
     inputs: Mapping[str, Any]
     time_budget_s: str | float | None
     tune_s: float | str

@@ -162,8 +162,9 @@ class CompileOptions:
             With several, the cost of a kernel is the weighted mean, and its outputs must be right at each length.
         fixed: Fixed lengths of symbolic dimensions, by symbol. Toolchains that need fixed shapes can then take part. The
             executable accepts no other lengths.
-        specialise: Compile the model once more for each set of lengths that it is timed at, with these lengths fixed. The
-            executable has the plans that are faster there than the plan for all lengths, and takes every length.
+        specialise: Compile the model again for each set of lengths that it is timed at, with these lengths fixed. The
+            executable has the plans that are faster there than the plan for all lengths, and takes every length. None does so
+            if you name lengths, by ``dims`` or by the shapes of ``inputs`` or ``data``, and nothing else excludes several plans.
         inputs: Representative inputs by name, NumPy. Inputs that are not given are generated.
         time_budget_s: Seconds of the whole compilation. The expected time of the comparison is reserved, and the search gets the
             rest. Reading the model and timing the whole model on every target are never cut short. With None a fast search
@@ -244,10 +245,12 @@ class CompileOptions:
         repeated=True,
         read=partial(read_dims, option="--fix"),
     )
-    specialise: bool = option(
-        False,
-        "Add a plan for each set of lengths that is timed, if it is faster there. Each takes a compilation.",
+    specialise: bool | None = option(
+        None,
+        "Add a plan for each set of lengths that is timed, if it is faster there. Default: if you name lengths.",
         SEARCH,
+        flag="--specialise/--no-specialise",
+        kind=bool,
     )
     inputs: Mapping[str, Any] = option(
         dict,

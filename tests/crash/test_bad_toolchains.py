@@ -54,7 +54,7 @@ def workers(lent: dict[str, Worker]) -> Iterator[dict[str, Worker]]:
 
 
 def kill_fakes(workers: dict[str, Worker]) -> None:
-    """End the bad toolchain's workers: the first, and the lanes that it gets where the machine is so busy that builds are slow."""
+    """End the bad toolchain's workers: the first, and the lanes that it gets if builds are slow, as on a busy machine."""
     for name in [name for name in workers if name.startswith("fake")]:
         workers.pop(name).kill()
 

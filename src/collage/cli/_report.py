@@ -187,7 +187,7 @@ def _lengths(report: Report) -> list[str]:
         return lines
     if not report.specialised:
         lines.append(
-            "with open lengths some toolchains stand aside: --specialise adds a plan for the lengths that were timed"
+            "with open lengths some toolchains stand aside: --dim NAME=LENGTH adds a plan for lengths that you name"
         )
     if not lengths:
         return [*lines, "checked at these lengths only: the model rejects the other lengths that were tried"]

@@ -29,15 +29,17 @@ class SearchBudget:
     Args:
         options: The options of the user.
         comparison_plan: Lengths of the final comparison, for which time has to be left.
+        share: Share of the limits that hold where the user gives none.
 
     Attributes:
         asked: Number of kernels that the search has asked for so far.
     """
 
-    def __init__(self, options: CompileOptions, comparison_plan: ComparisonPlan) -> None:
+    def __init__(self, options: CompileOptions, comparison_plan: ComparisonPlan, share: float = 1.0) -> None:
         self.asked = 0
         self._options = options
         self._comparison_plan = comparison_plan
+        self._share = share
         self._began = time.monotonic()
         self._searched_s = 0.0
         self._is_free = options.proves or options.strategy == "exhaustive"
@@ -54,7 +56,8 @@ class SearchBudget:
             return self._options.measure_budget
         if self._is_free:
             return sys.maxsize
-        return min(_MOST_KERNELS, max(_LEAST_KERNELS, int(_SHARE_OF_KERNELS * keys))) if keys else _MOST_KERNELS
+        most = min(_MOST_KERNELS, max(_LEAST_KERNELS, int(_SHARE_OF_KERNELS * keys))) if keys else _MOST_KERNELS
+        return math.ceil(self._share * most)
 
     def seconds_left(self, singles: Sequence[Outcome]) -> float:
         """Return the seconds that the search may still take: the time budget less the time of the final comparison.
@@ -65,7 +68,7 @@ class SearchBudget:
             singles: The whole model on each target that takes it; loading and comparing plans takes twice as long again.
         """
         if self._options.time_budget_s is None:
-            return math.inf if self._is_free else max(0.0, _SEARCH_S - self._searched_s)
+            return math.inf if self._is_free else max(0.0, self._share * _SEARCH_S - self._searched_s)
         building_s = sum(whole.build_s for whole in singles)
         rounds = self._comparison_plan.rounds + self._comparison_plan.reporting_rounds
         running_s = rounds * sum(

@@ -72,6 +72,7 @@ def open_model(
     is_timed: bool = True,
     keeps_kernels: bool = False,
     ends_at: float | None = None,
+    search_share: float = 1.0,
 ) -> tuple[Survey, MeasureSession, dict[str, Any]]:
     """Read, prepare and survey a model. Passes that change its results are left out.
 
@@ -79,6 +80,7 @@ def open_model(
 
     With ``is_timed`` False, targets only state what they support, and nothing is timed. The search and the comparison of plans
     end by ``ends_at``, a value of ``time.monotonic()``, as far as they can; None counts the time budget from now.
+    The search has a share of the usual limits; see ``Problem``.
 
     Returns:
         The survey, the session to be closed with ``stack``, and the origin of the model for the report.
@@ -115,7 +117,7 @@ def open_model(
             if options.allows_reduced:
                 menu = with_reduced_precision(menu, session, options)
             problem = Problem.of(place_weights(prepared, workspace), menu, toolchains, options, placement)
-            problem = replace(problem.ending_at(ends_at), source=facts["sha256"])
+            problem = replace(problem.ending_at(ends_at), source=facts["sha256"], search_share=search_share)
             try:
                 survey = survey_model(problem, session, preparation, stack, is_timed=is_timed)
             except PreparationDiffers as found:

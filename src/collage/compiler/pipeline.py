@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -43,6 +42,7 @@ from collage.compiler.opening import open_model
 from collage.compiler.plan_search import search_plans
 from collage.compiler.planned import plan_file_of
 from collage.compiler.precision_borders import around_sensitive
+from collage.compiler.problem import Problem
 from collage.compiler.refusals import (
     check_chosen,
     check_menu,
@@ -52,7 +52,7 @@ from collage.compiler.refusals import (
 from collage.compiler.remembered import recalled
 from collage.compiler.report import compile_report
 from collage.compiler.result_store import CompileResult, ResultStore
-from collage.compiler.specialised import check_specialise, compile_specialised
+from collage.compiler.specialised import compile_specialised, is_specialised
 from collage.compiler.survey import Survey
 from collage.compiler.tried import record_of_plan, record_of_trials
 from collage.compiler.variants import with_one_thread, with_variants
@@ -67,7 +67,7 @@ from collage.runtime import Executable, Recipe, write_condensed
 from collage.status import Status
 from collage.system.progress import Progress, ProgressEvent, is_notebook, shown
 from collage.system.scratch import make_scratch, scratch
-from collage.target import TargetLike
+from collage.target import Target, TargetLike
 from collage.toolchains import Registry, registry
 from collage.workers.worker import Worker
 
@@ -123,19 +123,8 @@ def compile(
         WrongAnswer: Every way of running the model gives wrong outputs.
     """
     toolchains = toolchains or registry()
-    is_timed = estimator is None
     options = compile_options(options, fields)
-    options, menu = options_and_menu(options, targets, toolchains, is_estimated=not is_timed)
-    if options.specialise and is_timed:
-        check_specialise(options)
-        source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
-        again = partial(
-            compile, source, targets, toolchains=toolchains, workers=workers, progress=progress, estimator=estimator
-        )
-        told = Progress(progress, _PHASES, None)
-        file = Path(source) if isinstance(source, str | Path) else None
-        return compile_specialised(lambda each: again(options=each), options, file, told)
-    started = time.monotonic()
+    options, menu = options_and_menu(options, targets, toolchains, is_estimated=estimator is not None)
     with ExitStack() as stack:
         if progress is None and (is_notebook() or sys.stderr.isatty()):
             progress = stack.enter_context(shown())
@@ -143,8 +132,44 @@ def compile(
         told.enter("read")
         told("reading the model")
         source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
-        for note in assumed_options(options, menu) if is_timed else ():
-            told(note)
+        one = partial(
+            _compile_one, source, menu, estimator=estimator, toolchains=toolchains, is_named=targets is not None
+        )
+        if estimator is not None or not is_specialised(options, source):
+            return one(options, told, workers)
+        lent = {} if workers is None else workers  # A toolchain is imported once for all compilations.
+        if workers is None:
+            stack.callback(_kill_all, lent)
+
+        def again(options: CompileOptions, search_share: float) -> Executable:
+            return one(options, Progress(progress, _PHASES, options.time_budget_s), lent, search_share)
+
+        named = [target.short for target in menu] if targets is not None else []
+        return compile_specialised(again, options, source, named, told)
+
+
+def _kill_all(workers: Mapping[str, Worker]) -> None:
+    for worker in workers.values():
+        worker.kill()
+
+
+def _compile_one(
+    source: Any,
+    menu: tuple[Target, ...],
+    options: CompileOptions,
+    told: Progress,
+    workers: dict[str, Worker] | None,
+    search_share: float = 1.0,
+    *,
+    estimator: CostEstimator | None,
+    toolchains: Registry,
+    is_named: bool,
+) -> Executable:
+    """Return the executable of one plan; see ``compile``, and ``Problem`` for the share of a search."""
+    is_timed = estimator is None
+    for note in assumed_options(options, menu) if is_timed else ():
+        told(note)
+    with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
         survey, session, facts = open_model(
@@ -159,15 +184,15 @@ def compile(
             say=told,
             is_timed=is_timed,
             ends_at=told.ends_at,
+            search_share=search_share,
         )
-        survey_s = time.monotonic() - started
+        survey_s = told.elapsed_s
         lab, result = find_plan(Lab(survey, session), estimator, told, may_choose_threads=True)
         survey = lab.survey
         finals = result.finals
         assert finals.recipe is not None and finals.plan is not None
         facts["nodes"] = len(survey.problem.graph)
-        took_s = time.monotonic() - started
-        report = compile_report(lab, facts, result, took_s, survey_s, is_named=targets is not None)
+        report = compile_report(lab, facts, result, told.elapsed_s, survey_s, is_named=is_named)
         recipe = replace(finals.recipe, model=facts, report=report)
         if options.plan_out is not None:
             plan_file_of(survey.problem, finals.plan, model_digest(survey.problem.model)).save(options.plan_out)
@@ -239,16 +264,16 @@ def _plan(lab: Lab, told: Progress) -> CompileResult:
     if known is not None and (holds := recalled(lab, known, store)) is not None:
         return holds
     result = search_plans(lab, candidates, fusion, told, find_plan)
-    is_unfinished = survey.is_cut_short or _is_unfinished(options, result)
+    is_unfinished = survey.is_cut_short or _is_unfinished(problem, result)
     if result.finals.recipe is not None and options.is_plain and not is_unfinished:
         store.keep(result)
     return result
 
 
-def _is_unfinished(options: CompileOptions, result: CompileResult) -> bool:
+def _is_unfinished(problem: Problem, result: CompileResult) -> bool:
     """Return True if the user, a budget or a faulty strategy ended the search early. The same command then continues it."""
-    stopped_by = result.search.stopped_by
-    has_budget = options.measure_budget is not None or options.time_budget_s is not None
+    options, stopped_by = problem.options, result.search.stopped_by
+    has_budget = options.measure_budget is not None or options.time_budget_s is not None or problem.search_share < 1
     is_cut_short = has_budget and stopped_by in ("deadline", "max_measured")
     return result.finals.is_interrupted or stopped_by == "should_stop" or is_cut_short or bool(result.strategy_faults)
 

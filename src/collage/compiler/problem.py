@@ -42,6 +42,7 @@ class Problem:
         comparison_plan: Lengths of the end-to-end comparison.
         choices: Operators that the user forces to a target, or forbids to one.
         source: Digest of the model as the user gave it.
+        search_share: Share of the usual limits on time and kernels that the search has, if several plans share one search.
     """
 
     model: ir.Model
@@ -56,6 +57,7 @@ class Problem:
     comparison_plan: ComparisonPlan
     choices: Choices = field(default_factory=Choices)
     source: str = ""
+    search_share: float = 1.0
 
     @classmethod
     def of(

@@ -49,6 +49,7 @@ _ELSEWHERE = (
     "launch_penalties_s",
     "plan",
     "plan_out",
+    "specialise",
 )
 """Options that do not decide which plan is found, or that another part of the key stands for."""
 

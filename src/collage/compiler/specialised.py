@@ -9,68 +9,96 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from collage._errors import CollageError, UsageError
-from collage.frontend import dimension_name, shape_profiles
+from collage.frontend import describe_inputs, dimension_name, fix_lengths, read_model
 from collage.measure.artefact_race import artefact_on, length_of, open_track, raced
-from collage.options import CompileOptions
+from collage.options import CompileOptions, command_text
 from collage.report import Ratio, SpecialisedRow
 from collage.runtime import Executable, Port
 from collage.system.scratch import scratch
 
-__all__ = ["check_specialise", "compile_specialised"]
+__all__ = ["compile_specialised", "is_specialised"]
 
 _ROUNDS = 9
 """Rounds of each race. Six are the fewest that have an interval of 95 %, and three legs share them."""
 _ALL, _THESE = "all lengths", "these lengths"
 
 
-def check_specialise(options: CompileOptions) -> None:
-    """Refuse options that make sense for one plan only.
+def is_specialised(options: CompileOptions, source: Any) -> bool:
+    """Return True if a model is compiled for sets of lengths, too: the user names lengths, or asks for it.
+
+    Args:
+        options: The options of the user.
+        source: The model, see ``collage.frontend.read_model``.
 
     Raises:
-        UsageError: Names the option.
+        UsageError: The user asks for several plans, and for something that makes sense for one only. Names that option.
+        ModelError: The source is not a valid model.
     """
+    if options.specialise is False:
+        return False
     of_one_plan = {"plan": options.plan, "plan_out": options.plan_out, "devices": options.devices}
-    if named := [name for name, value in of_one_plan.items() if value is not None]:
-        raise UsageError(f"specialise makes several plans, and {named[0]} is about one")
-    if not options.finals or options.objective != "latency":
-        raise UsageError(
-            "specialise keeps plans that are faster end to end: it needs finals, and the objective latency"
-        )
+    named = next((name for name, value in of_one_plan.items() if value is not None), None)
+    is_timed = options.finals and options.objective == "latency"
+    if options.specialise:
+        if named is not None:
+            raise UsageError(f"specialise makes several plans, and {named} is about one")
+        if not is_timed:
+            raise UsageError(
+                "specialise keeps plans that are faster end to end: it needs finals, and the objective latency"
+            )
+        return True
+    if named is not None or not is_timed:
+        return False
+    return bool(options.dims) or (bool(options.inputs or options.data) and _is_open(source, options))
+
+
+def _is_open(source: Any, options: CompileOptions) -> bool:
+    """Return True if an input of the model has a length that is neither in the model nor fixed by the options."""
+    model = fix_lengths(read_model(source), options.fixed)
+    return any(not isinstance(dim, int) for port in describe_inputs(model) for dim in port.shape or ())
 
 
 def compile_specialised(
-    compile_one: Callable[[CompileOptions], Executable],
+    compile_one: Callable[[CompileOptions, float], Executable],
     options: CompileOptions,
-    source: Path | None,
+    source: Any,
+    targets: Sequence[str],
     say: Callable[[str], None],
 ) -> Executable:
     """Compile a model for all lengths, and for each set of lengths that this compilation timed it at.
 
+    The plan for all lengths has half of the time budget, if there is one. All others share the other half, and one search.
+
     Args:
-        compile_one: Compiles the model.
-        options: The options of the user. The compilations share the time budget.
-        source: The model's file, if it has one.
+        compile_one: Compiles the model with some options, and a share of a search.
+        options: The options of the user.
+        source: The model.
+        targets: The targets that the user named.
         say: Called with a line for each step.
     """
-    began, plain = time.monotonic(), replace(options, specialise=False)
-    general = compile_one(_within(plain, began, 1 + len(shape_profiles(options.dims))))
+    began, half_s = time.monotonic(), None if options.time_budget_s is None else options.time_budget_s / 2
+    plain = replace(options, time_budget_s=half_s)
+    general = compile_one(plain, 1.0)
+    file = Path(source) if isinstance(source, str | Path) else None
     occasions = [(_lengths(general.inputs, each.inputs), each.inputs) for each in general.report.occasions]
     sets = [(lengths, shapes) for lengths, shapes in occasions if lengths]
+    share = 1.0 / max(1, len(sets))
+    budget_s = None if half_s is None else half_s * share
     kept, rows = list[Executable](), list[SpecialisedRow]()
-    for number, (lengths, shapes) in enumerate(sets):
+    for lengths, shapes in sets:
         say(f"a plan for {', '.join(f'{name}={length}' for name, length in lengths.items())}")
         inputs = {name: value for name, value in options.inputs.items() if _has(value, shapes.get(name))}
-        fixed = replace(plain, dims={}, fixed={**plain.fixed, **lengths}, inputs=inputs)
+        fixed = replace(plain, dims={}, fixed={**plain.fixed, **lengths}, inputs=inputs, time_budget_s=budget_s)
         try:
-            found = compile_one(_within(fixed, began, len(sets) - number))
-            row = _raced(general, found, lengths, inputs, source, say)
+            found = compile_one(fixed, share)
+            row = _raced(general, found, lengths, inputs, file, say)
         except CollageError as error:
             rows.append(SpecialisedRow(lengths, reason=" ".join(str(error).split())[:400]))
             continue
@@ -78,7 +106,8 @@ def compile_specialised(
         if row.is_kept:
             kept.append(found)
     search = replace(general.report.search, wall_s=time.monotonic() - began)
-    general.add_plans(kept, replace(general.report, search=search, specialised=tuple(rows)))
+    command = command_text(options, str(general.recipe.model.get("path", "")), targets)
+    general.add_plans(kept, replace(general.report, search=search, specialised=tuple(rows), command=command))
     return general
 
 
@@ -95,14 +124,6 @@ def _lengths(inputs: tuple[Port, ...], shapes: Mapping[str, Any]) -> dict[str, i
 def _has(value: Any, shape: Any) -> bool:
     """Return True if a given input has the shape of a set of lengths."""
     return shape is not None and tuple(getattr(value, "shape", ())) == tuple(shape)
-
-
-def _within(options: CompileOptions, began: float, compilations: int) -> CompileOptions:
-    """Return the options with an equal share of the time budget that is left, if there is one."""
-    if options.time_budget_s is None:
-        return options
-    left_s = max(1.0, options.time_budget_s - (time.monotonic() - began))
-    return replace(options, time_budget_s=left_s / compilations)
 
 
 def _raced(

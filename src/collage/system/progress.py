@@ -93,9 +93,14 @@ class Progress:
         self.best = ""
 
     @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began
+
+    @property
     def left_s(self) -> float | None:
         """Seconds that are left of the time budget; None if there is none."""
-        return None if self._budget_s is None else max(0.0, self._budget_s - (time.monotonic() - self._began))
+        return None if self._budget_s is None else max(0.0, self._budget_s - self.elapsed_s)
 
     @property
     def ends_at(self) -> float:
@@ -108,9 +113,9 @@ class Progress:
 
     def __call__(self, text: str) -> None:
         """Tell of one step."""
-        elapsed_s, left_s = time.monotonic() - self._began, self.left_s
         title = self._phases[self._phase - 1] if self._phase else ""
-        event = ProgressEvent(text, self._phase, len(self._phases), title, elapsed_s, left_s, *self.counts(), self.best)
+        of = len(self._phases)
+        event = ProgressEvent(text, self._phase, of, title, self.elapsed_s, self.left_s, *self.counts(), self.best)
         _LOGGER.info("%s", event)
         if self._callback is not None:
             self._callback(event)
