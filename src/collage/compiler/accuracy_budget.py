@@ -187,6 +187,6 @@ def _is_right(problem: Problem, session: MeasureSession, plan: Plan) -> bool:
     try:
         finalist = finalist_of(problem, session, plan, lower(problem, session, plan))
         with Worker(finalist.service, dict(finalist.arguments)) as worker:
-            return checked(finalist, worker, problem.tolerance, _CHECK_S)["wrong"] is None
+            return checked(finalist, worker, problem.tolerance, _CHECK_S, session.arbiter)["wrong"] is None
     except ToolchainError:
         return False

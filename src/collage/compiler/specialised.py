@@ -18,6 +18,7 @@ from typing import Any
 from collage._errors import CollageError, UsageError
 from collage.frontend import describe_inputs, dimension_name, fix_lengths, read_model
 from collage.measure.artefact_race import artefact_on, length_of, open_track, raced
+from collage.measure.track import ComparisonPlan
 from collage.options import CompileOptions, command_text
 from collage.report import Ratio, SpecialisedRow
 from collage.runtime import Executable, Port
@@ -25,9 +26,8 @@ from collage.system.scratch import scratch
 
 __all__ = ["compile_specialised", "is_specialised"]
 
-_ROUNDS = 9
-"""Rounds of each race. Six are the fewest that have an interval of 95 %, and three legs share them."""
 _ALL, _THESE = "all lengths", "these lengths"
+_USUAL = ComparisonPlan()
 
 
 def is_specialised(options: CompileOptions, source: Any) -> bool:
@@ -144,7 +144,7 @@ def _raced(
             artefact_on(track, _ALL, before, general.recipe, incumbent=True),
             artefact_on(track, _THESE, after, found.recipe),
         ]
-        result, _ = raced(track, finalists, length_of(_ROUNDS, abandon_ratio=math.inf), _THESE, say)
+        result, _ = raced(track, finalists, length_of(_USUAL.reporting_rounds, abandon_ratio=math.inf), _THESE, say)
     theirs = next(each for each in result.standings if each.finalist.name == _THESE)
     if result.speedup is None or theirs.time is None:
         reasons = [f"{each.finalist.name}: {each.reason}" for each in result.standings if each.reason]

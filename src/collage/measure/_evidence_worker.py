@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,6 +29,46 @@ _LONGEST_S = 90.0
 _LEFT = 0.75
 # Decisions, such as ArgMax, meet floats that may be this far off in any right kernel: the tolerance of float32.
 MARGIN = 1e-4
+# Of what was computed on inputs before; a truth and the runs of a picture of 640 x 480 take 20 MB.
+_MOST_BYTES = 1 << 28
+
+
+@dataclass(slots=True)
+class _Testimony:
+    """What was computed of a model's values on one set of inputs, by name.
+
+    Attributes:
+        truth: The values in higher precision; empty if they cannot be had.
+        unperturbed: The answers of right runs without perturbation.
+        perturbed: Those of further runs, in the order of their numbers.
+    """
+
+    truth: dict[str, Any] = field(default_factory=dict)
+    unperturbed: list[dict[str, Any]] = field(default_factory=list)
+    perturbed: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        runs = (self.truth, *self.unperturbed, *self.perturbed)
+        return sum(int(getattr(value, "nbytes", 0)) for run in runs for value in run.values())
+
+
+class _Memory:
+    """Keeps testimonies: several toolchains are judged on the same inputs. The oldest make room for new ones."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, _Testimony] = {}
+
+    def about(self, key: Hashable) -> _Testimony | None:
+        """Return what is known of some values on some inputs."""
+        return self._known.get(key)
+
+    def keep(self, key: Hashable, testimony: _Testimony) -> None:
+        """Keep a testimony, which may still grow."""
+        while self._known and sum(each.nbytes for each in self._known.values()) > _MOST_BYTES:
+            del self._known[next(iter(self._known))]
+        self._known[key] = testimony
 
 
 class Witness:
@@ -35,15 +77,18 @@ class Witness:
     Args:
         path: The file.
         is_original: It is the user's own: ONNX Runtime with its defaults is one of the right runs.
+        memory: Keeps what was computed.
     """
 
-    def __init__(self, path: Path, *, is_original: bool) -> None:
+    def __init__(self, path: Path, *, is_original: bool, memory: _Memory | None = None) -> None:
         self._path, self._is_original = path, is_original
+        self._identity = _identity_of(path)
+        self._memory = memory or _Memory()
         self._model = StepwiseModel(path)
         self._feeds: Mapping[str, Any] = {}
         self._margin = 0.0
-        self._answers: list[dict[str, Any]] = []
-        self._truth: dict[str, Any] = {}
+        self._known = _Testimony()
+        self._heard = 0
 
     @property
     def inputs(self) -> Sequence[str]:
@@ -58,35 +103,53 @@ class Witness:
     @property
     def has_evidence(self) -> bool:
         """True if the truth is known, or the answer of a right run."""
-        return bool(self._truth or self._answers)
+        return bool(self._known.truth or self._answers)
 
-    def hear(self, feeds: Mapping[str, Any], names: Sequence[str], margin: float, ends_at: float) -> None:
-        """Compute the truth of some values, and forget earlier evidence.
+    @property
+    def _answers(self) -> list[dict[str, Any]]:
+        return [*self._known.unperturbed, *self._known.perturbed[: self._heard]]
+
+    def hear(
+        self, feeds: Mapping[str, Any], names: Sequence[str], margin: float, ends_at: float, about: Hashable = None
+    ) -> None:
+        """Compute the truth of some values. Perturbed runs do not count until ``run_more`` asks for them.
 
         Args:
             feeds: Inputs by name.
             names: Names of the values.
             margin: See ``Perturbation``.
             ends_at: Value of ``time.monotonic()`` at which it gives up.
+            about: Tells these inputs from others of this model. What was computed of them before is used again. With None,
+                everything is computed.
         """
-        self._feeds, self._margin, self._answers, self._truth = feeds, margin, [], {}
+        self._feeds, self._margin, self._heard = feeds, margin, 0
+        key = (self._identity, self._is_original, about, tuple(names), margin)
+        known = None if about is None else self._memory.about(key)
+        if known is not None:
+            self._known = known
+            return
+        self._known = _Testimony()
         with contextlib.suppress(ToolchainError):  # The answers of perturbed runs stand for it.
-            self._truth = self._model.run(feeds, names, ends_at=ends_at)
+            self._known.truth = self._model.run(feeds, names, ends_at=ends_at)
         if self._is_original:
             with contextlib.suppress(ToolchainError, KeyError):
-                self._answers.append(dict(OriginalSession(self._path).run(feeds)))
+                self._known.unperturbed.append(dict(OriginalSession(self._path).run(feeds)))
+        if about is not None:
+            self._memory.keep(key, self._known)
 
     def run_more(self, names: Sequence[str], count: int, ends_at: float) -> None:
-        """Run the model with more perturbations; ToolchainError if it cannot be, or if the time is up."""
+        """Hear of more perturbed runs; ToolchainError if the model cannot be run, or if the time is up."""
         for _ in range(count):
-            perturbation = Perturbation(len(self._answers), self._margin)
-            self._answers.append(self._model.run(self._feeds, names, perturbation, ends_at))
+            if self._heard == len(self._known.perturbed):
+                perturbation = Perturbation(len(self._answers), self._margin)
+                self._known.perturbed.append(self._model.run(self._feeds, names, perturbation, ends_at))
+            self._heard += 1
 
     def evidence(self, name: str, expected: Any, tolerance: float, **sides: Any) -> Evidence:
         """Return the evidence on a value; ``sides`` go to ``judge``."""
         answers = tuple(answer[name] for answer in self._answers if isinstance(answer.get(name), np.ndarray))
         answers = tuple(answer for answer in answers if answer.dtype == expected.dtype)
-        truth, is_decided = self._truth.get(name), name in self._model.decided
+        truth, is_decided = self._known.truth.get(name), name in self._model.decided
         if not isinstance(truth, np.ndarray) or truth.shape != expected.shape or expected.dtype.kind != "f":
             return Evidence(answers, is_decided=is_decided)
         # A truth that float arithmetic cannot reach is a fault of the evaluator, and would excuse everything.
@@ -106,6 +169,7 @@ def settled(
     margin: float = MARGIN,
     by_norm: bool = False,
     beside: Mapping[str, Any] = MappingProxyType({}),
+    about: Hashable = None,
 ) -> dict[str, Difference]:
     """Judge outputs by evidence, and gather more of it until they are right or enough was gathered.
 
@@ -119,12 +183,13 @@ def settled(
         margin: See ``Perturbation``.
         by_norm: See ``judge``.
         beside: Outputs on other inputs, see ``judge``.
+        about: See ``Witness.hear``.
 
     Raises:
         ToolchainError: There is no evidence.
     """
     names = list(outputs)
-    witness.hear(feeds, names, margin, time.monotonic() + _MOST_S)
+    witness.hear(feeds, names, margin, time.monotonic() + _MOST_S, about)
     # The first runs are needed, however long they take. More are made as long as there is time.
     ends_at = time.monotonic() + _LONGEST_S
     found: dict[str, Difference] = {}
@@ -154,12 +219,13 @@ class EvidenceService:
 
     def __init__(self) -> None:
         self._opened: tuple[Any, Witness] | None = None
+        self._memory = _Memory()
 
     def _witness(self, model: str, is_original: bool) -> Witness:
         path = Path(model)
-        key = model, path.stat().st_mtime_ns, is_original
+        key = _state_of(path), is_original
         if self._opened is None or self._opened[0] != key:
-            self._opened = key, Witness(path, is_original=is_original)
+            self._opened = key, Witness(path, is_original=is_original, memory=self._memory)
         return self._opened[1]
 
     def settle(self, model: str, doubt: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,7 +252,15 @@ class EvidenceService:
             judged = {name: outputs.get(name) for name in names}
             by_norm = bool(doubt["by_norm"])
             found = settled(
-                witness, _feeds(witness, store), judged, right, tolerance, usually, by_norm=by_norm, beside=beside
+                witness,
+                _feeds(witness, store),
+                judged,
+                right,
+                tolerance,
+                usually,
+                by_norm=by_norm,
+                beside=beside,
+                about=_state_of(store.folder),
             )
         except ToolchainError as error:
             reason = f"{doubt['where']}output {names[0]!r}: {reasons[names[0]]} (no evidence: {error})"
@@ -222,7 +296,7 @@ class EvidenceService:
         ends_at = time.monotonic() + limit_s
         witness = self._witness(model, True)
         names = [name for name in witness.outputs if name in store and store.dtype(name).startswith(("float", "bf"))]
-        witness.hear(_feeds(witness, store), names, 0.0, ends_at)
+        witness.hear(_feeds(witness, store), names, 0.0, ends_at, _state_of(store.folder))
         with contextlib.suppress(ToolchainError):
             witness.run_more(names, 2, ends_at)
         found = {}
@@ -232,6 +306,21 @@ class EvidenceService:
             if evidence.answers and (noise := judge(right, right, 0.0, evidence=evidence).noise) is not None:
                 found[name] = noise
         return found
+
+
+def _identity_of(path: Path) -> Hashable:
+    """Return what kernels of the same operators on the same weights share, whichever toolchain they are for."""
+    import onnx
+
+    proto = onnx.load(path, load_external_data=False)
+    proto.graph.name = ""
+    return str(path.parent), hashlib.sha256(proto.SerializeToString(deterministic=True)).digest()
+
+
+def _state_of(path: Path) -> Hashable:
+    """Return what tells a file or folder from a later one of the same name, and from itself after a change."""
+    stat = path.stat()
+    return str(path), stat.st_ino, stat.st_mtime_ns
 
 
 def _feeds(witness: Witness, store: ValueStore) -> dict[str, Any]:

@@ -40,14 +40,13 @@ class PairedTimer:
     def ratio(self, finalist: Finalist) -> float:
         """Return the time of an executable over the anchor's; infinite if either fails, or it is wrong."""
         track = Track([finalist], self._tolerance, _PLAN)
-        (other,), anchor = track.runners, self._anchor
-        anchor.choosing, anchor.status = {}, Status.OK
+        self._anchor.choosing, self._anchor.status = {}, Status.OK
         try:
             track.load()
             with neighbour(self._beside):
                 return self._ratio(track)
         finally:
-            other.worker.kill()
+            track.close()
 
     def _ratio(self, track: Track) -> float:
         (other,), anchor = track.runners, self._anchor

@@ -146,9 +146,11 @@ class Track:
         self.runners = [Runner.of(each) for each in finalists]
         self.plan = plan
         self._tolerance, self._say, self._figure = tolerance, say, figure
+        self._arbiter = Arbiter()
 
     def close(self) -> None:
         """End all processes."""
+        self._arbiter.close()
         for runner in self.runners:
             runner.worker.kill()
 
@@ -175,7 +177,7 @@ class Track:
         return loaded
 
     def _first(self, runner: Runner) -> None:
-        _check(runner, self._tolerance, self.plan)
+        _check(runner, self._tolerance, self.plan, self._arbiter)
         if runner.status is Status.OK:
             self.measure(runner, 1, 0, 0.0)
             # Its first sample. It would have to be loaded again for a later one.
@@ -289,9 +291,12 @@ class Track:
 
 def why_wrong(finalist: Finalist, tolerance: float, plan: ComparisonPlan = ComparisonPlan()) -> str | None:
     """Return the reason that a finalist fails or computes something else than the reference; None if it does not."""
-    runner = Runner.of(finalist)
-    with runner.worker, build_lock():
-        _guard(runner, partial(_check, runner, tolerance, plan))
+    runner, arbiter = Runner.of(finalist), Arbiter()
+    try:
+        with runner.worker, build_lock():
+            _guard(runner, partial(_check, runner, tolerance, plan, arbiter))
+    finally:
+        arbiter.close()
     return runner.reason
 
 
@@ -305,7 +310,7 @@ def loading_s(track: Sequence[Runner]) -> float:
     return sum(runner.load_s for runner in track)
 
 
-def checked(finalist: Finalist, worker: Worker, tolerance: float, timeout_s: float) -> dict[str, Any]:
+def checked(finalist: Finalist, worker: Worker, tolerance: float, timeout_s: float, arbiter: Arbiter) -> dict[str, Any]:
     """Have a finalist's process check itself, and settle doubts on its outputs; findings without doubts.
 
     Raises:
@@ -314,15 +319,11 @@ def checked(finalist: Finalist, worker: Worker, tolerance: float, timeout_s: flo
     found: dict[str, Any] = worker.call("check", timeout_s, tolerance=tolerance)
     if not found["doubts"]:
         return found
-    arbiter = Arbiter()
-    try:
-        return {**found, **arbiter.settle(found, None if finalist.model is None else Path(finalist.model))}
-    finally:
-        arbiter.close()
+    return {**found, **arbiter.settle(found, None if finalist.model is None else Path(finalist.model))}
 
 
-def _check(runner: Runner, tolerance: float, plan: ComparisonPlan) -> None:
-    found = checked(runner.finalist, runner.worker, tolerance, plan.timeout_s)
+def _check(runner: Runner, tolerance: float, plan: ComparisonPlan, arbiter: Arbiter) -> None:
+    found = checked(runner.finalist, runner.worker, tolerance, plan.timeout_s, arbiter)
     runner.max_abs, runner.max_rel, runner.reason = found["max_abs"], found["max_rel"], found["wrong"]
     runner.noise, runner.excused = found.get("noise"), found.get("excused", {})
     runner.drops_nan = found.get("drops_nan")
