@@ -185,7 +185,7 @@ def _lengths(report: Report) -> list[str]:
     lengths = report.numerics.other_lengths
     if lengths is None:
         return lines
-    if not report.specialised:
+    if not report.specialised and not report.dims:
         lines.append(
             "with open lengths some toolchains stand aside: --dim NAME=LENGTH adds a plan for lengths that you name"
         )

@@ -31,6 +31,7 @@ from collage.toolchains import (
     Tuner,
     TuningSession,
     availability_for,
+    check_import_for,
     compile_for,
     importing_here,
     kernel_for,
@@ -92,6 +93,20 @@ class KernelWorker:
         result = compiled.as_json()
         self._kernel(result, goal, folder, threads)
         return result
+
+    def check_import(self, kernel: str, target: str, workspace: str) -> None:
+        """Let the toolchain, an ``Importer``, read a kernel.
+
+        Args:
+            kernel: Name of an ONNX file in the workspace.
+            target: Printed form.
+            workspace: The folder.
+
+        Raises:
+            ToolchainError: It cannot be read.
+        """
+        folder = Path(workspace)
+        check_import_for(self._toolchain, load_mapped(folder / kernel), Target.parse(target), folder)
 
     def sample(
         self,

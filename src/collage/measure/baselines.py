@@ -23,7 +23,7 @@ from collage.measure.session import MeasureSession
 from collage.status import Status
 from collage.system.codec import Share
 from collage.target import Target
-from collage.toolchains import Availability, Registry, Support
+from collage.toolchains import Availability, Importer, Registry, Support
 
 __all__ = ["Baselines", "TargetBaseline", "maximal_ranges", "measure_baselines"]
 
@@ -117,9 +117,15 @@ def measure_baselines(
         if not availability.available:
             found[target] = TargetBaseline(target, availability)
             continue
-        surveyed = _BaselineMeasurer(graph, target, kernels, estimator, measure_session, database).baselines(
-            availability, _HOPELESS * best_s
-        )
+        surveyed = _BaselineMeasurer(
+            graph,
+            target,
+            kernels,
+            estimator,
+            measure_session,
+            database,
+            isinstance(toolchains.for_target(target), Importer),
+        ).baselines(availability, _HOPELESS * best_s)
         found[target] = surveyed
         if surveyed.whole.time is not None:
             best_s = min(best_s, surveyed.whole.time.median_s)
@@ -147,7 +153,7 @@ def _remeasure(
 
 @dataclass(frozen=True, slots=True)
 class _BaselineMeasurer:
-    """Asks one target."""
+    """Asks one target, whose toolchain may be an ``Importer``."""
 
     graph: DataflowGraph
     target: Target
@@ -155,6 +161,7 @@ class _BaselineMeasurer:
     estimator: MeasuringCostEstimator
     measure_session: MeasureSession
     database: Database
+    can_import: bool
 
     def baselines(self, availability: Availability, abandon_above_s: float) -> TargetBaseline:
         everything = (1 << len(self.graph)) - 1
@@ -167,9 +174,13 @@ class _BaselineMeasurer:
             return TargetBaseline(
                 self.target, availability, support, (everything,), (whole,), self._profile([everything], [whole])
             )
-        support = self._probe()
-        ranges = maximal_ranges(self.graph, support)
-        outcomes = self._measure(ranges, abandon_above_s)
+        for by_import in (True, False) if self.can_import else (False,):
+            support = self._probe(by_import=by_import)
+            ranges = maximal_ranges(self.graph, support)
+            outcomes = self._measure(ranges, abandon_above_s)
+            # What can be read and not built refuses a whole range: then each operator is built.
+            if all(outcome.status in (Status.OK, Status.WRONG) for outcome in outcomes):
+                break
         profile = self._profile(ranges, outcomes)
         return TargetBaseline(
             self.target,
@@ -187,8 +198,8 @@ class _BaselineMeasurer:
             [(self.kernels.model(bits, self.target), self.target) for bits in ranges], abandon_above_s
         )
 
-    def _probe(self) -> dict[int, Support]:
-        """Compile each distinct operator once; equal ones are compiled once, and the answer is stored."""
+    def _probe(self, *, by_import: bool) -> dict[int, Support]:
+        """Compile each distinct operator once, or only import it; the answer is stored."""
         support: dict[int, Support] = {}
         asked: dict[str, Support] = {}
         for i in range(len(self.graph)):
@@ -200,9 +211,11 @@ class _BaselineMeasurer:
             if structure not in asked:
                 name = {"structure": structure, "target": str(self.target)}
                 name["build"] = self.measure_session.build_of(self.target)
+                name["by"] = "import" if by_import else "build"
                 answer = self.database.fact(_SUPPORT, **name)
                 if answer is None:
-                    reason = self.measure_session.try_build(model, self.target)
+                    session = self.measure_session
+                    reason = (session.try_import if by_import else session.try_build)(model, self.target)
                     answer = Support(reason is None, reason)
                     self.database.keep_fact(_SUPPORT, answer, **name)
                 asked[structure] = answer

@@ -237,6 +237,16 @@ class MeasureSession:
         found = self._builds.build(kernel, target, min(self._limits.compile_s, self._limits.try_s)).result
         return str(found)[:500] if isinstance(found, ToolchainError) else None
 
+    def try_import(self, kernel: ir.Model, target: Target) -> str | None:
+        """Return the reason why a toolchain that is an ``Importer`` cannot read a kernel, or None if it can."""
+        file = self._builds.write(kernel)
+        try:
+            with build_lock():
+                self._call(target, "check_import", self._limits.try_s, kernel=file)
+        except ToolchainError as error:
+            return str(error)[:500]
+        return None
+
     def check(self, job: Job) -> str | None:
         """Return the reason why a kernel is wrong on this model's values, or None if it is right.
 

@@ -43,6 +43,7 @@ from collage.testing._toolchain_kernels import (
 )
 from collage.toolchains import (
     AllocatingKernel,
+    Importer,
     InPlaceKernel,
     Layout,
     LoadOptions,
@@ -386,6 +387,16 @@ class ToolchainTestCase:
             seconds = self.toolchain.profile(compiled, parsed, tmp_path, case.inputs, 3)
             assert seconds and set(seconds) <= {node.name for node in model.graph}
             assert all(0 <= value < 1 for value in seconds.values())
+
+    def test_what_builds_can_be_imported(self, parsed: Target, tmp_path: Path) -> None:
+        if not isinstance(self.toolchain, Importer):
+            pytest.skip("does not import without building")
+        for case in (*COMMON, *EDGES, *DTYPES, *(case for case, _ in DYNAMIC)):
+            try:
+                self.toolchain.check_import(case.model(), parsed, tmp_path)
+            except ToolchainError:
+                with pytest.raises(ToolchainError):
+                    self.toolchain.compile(case.model(), parsed, tmp_path)
 
     def _assert_at_home_anywhere(self, loaded: Kernel, case: KernelCase) -> None:
         """Demand right results for inputs at any address. Inputs and earlier results must not change."""

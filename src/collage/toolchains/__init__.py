@@ -14,6 +14,7 @@ from collage.toolchains._contract import (
     AllocatingKernel,
     Availability,
     Compiled,
+    Importer,
     InPlaceKernel,
     Kernel,
     Layout,
@@ -28,6 +29,7 @@ from collage.toolchains._contract import (
 )
 from collage.toolchains._device import Device, DeviceKernel, Recording
 from collage.toolchains._kernels import (
+    check_import_for,
     compile_for,
     kernel_for,
     load_for,
@@ -60,6 +62,7 @@ __all__ = [
     "Device",
     "DeviceKernel",
     "HelperThreads",
+    "Importer",
     "InPlaceKernel",
     "Kernel",
     "Layout",
@@ -84,6 +87,7 @@ __all__ = [
     "UsageError",
     "aligned_bytes",
     "availability_for",
+    "check_import_for",
     "check_options",
     "choose_menu",
     "compile_for",

@@ -33,6 +33,7 @@ __all__ = [
     "AllocatingKernel",
     "Availability",
     "Compiled",
+    "Importer",
     "InPlaceKernel",
     "Kernel",
     "Layout",
@@ -428,6 +429,23 @@ class Tuner(Protocol):
 
         Raises:
             ToolchainError: Nothing can be tuned.
+        """
+        ...
+
+
+@runtime_checkable
+class Importer(Protocol):
+    """A toolchain that can read a kernel much faster than build it.
+
+    Optional. If the toolchain refuses a whole model, Collage asks it about each operator. A kernel that can be read and not
+    built is found when the largest kernels are built.
+    """
+
+    def check_import(self, kernel: ir.Model, target: Target, workspace: Path) -> None:
+        """Import a kernel as ``compile`` does, and lower it as far as is quick.
+
+        Raises:
+            ToolchainError: It cannot be read.
         """
         ...
 

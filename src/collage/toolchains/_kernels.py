@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from collage._errors import Unsupported
 from collage.system.codec import to_json
 from collage.toolchains._checked_kernel import INDEX_CHECKS, checked_kernel, unchecked
-from collage.toolchains._contract import IN_FLOATS, Compiled, Profiler, Support
+from collage.toolchains._contract import IN_FLOATS, Compiled, Importer, Profiler, Support
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collage.target import Target
     from collage.toolchains._contract import Kernel, LoadOptions, Tensor, Toolchain
 
-__all__ = ["compile_for", "kernel_for", "load_for", "profile_for", "support_for", "written_out"]
+__all__ = ["check_import_for", "compile_for", "kernel_for", "load_for", "profile_for", "support_for", "written_out"]
 
 
 def compile_for(toolchain: Toolchain, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
@@ -57,6 +57,23 @@ def _compile(toolchain: Toolchain, kernel: ir.Model, target: Target, workspace: 
         metadata[IN_FLOATS] = [i - bisect_left(checked.added, i) for i in metadata[IN_FLOATS]]
     outputs = compiled.outputs[: len(compiled.outputs) - len(checked.outputs)]
     return replace(compiled, outputs=outputs, metadata=metadata)
+
+
+def check_import_for(toolchain: Toolchain, kernel: ir.Model, target: Target, workspace: Path) -> None:
+    """Have a toolchain, an ``Importer``, read a kernel as ``compile_for`` does, without building it.
+
+    Raises:
+        Unsupported: The toolchain cannot take it.
+        CompileError: It failed.
+    """
+    assert isinstance(toolchain, Importer)
+    try:
+        toolchain.check_import(kernel_for(toolchain, kernel, target), target, workspace)
+    except Unsupported:
+        standard = written_out(kernel)
+        if standard is kernel or not _reads_contributed(toolchain):
+            raise
+        toolchain.check_import(kernel_for(toolchain, standard, target), target, workspace)
 
 
 def load_for(toolchain: Toolchain, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:

@@ -12,7 +12,7 @@ from collage.measure import baselines
 from collage.measure.baselines import TargetBaseline, measure_baselines
 from collage.status import Status
 from collage.target import Target
-from collage.toolchains import Availability
+from collage.toolchains import Availability, Support
 
 NAMES = ("onnxruntime", "onnxruntime -precision=int8-dynamic", "onnxruntime -precision=int8", "openvino")
 NAMES += ("openvino -precision=bf16", "openvino -precision=w4")
@@ -83,3 +83,33 @@ def test_what_is_left_out_says_why(asked: list[str]) -> None:
 def test_something_is_measured_however_late_it_is(asked: list[str]) -> None:
     measured([MENU[3], MENU[5]], why_not=lambda _: "no time")
     assert asked == ["openvino -precision=bf16"]
+
+
+@pytest.mark.parametrize("fails_to_build", [False, True], ids=["imports tell", "one imports and does not build"])
+def test_operators_are_built_only_if_imports_do_not_tell(fails_to_build: bool) -> None:
+    tried: list[tuple[str, int]] = []
+    bad = 1
+
+    class Measurer(baselines._BaselineMeasurer):
+        def _probe(self, *, by_import: bool) -> dict[int, Support]:
+            tried.append(("import" if by_import else "build", len(self.graph)))
+            return {i: Support(i != bad or (by_import and fails_to_build)) for i in range(len(self.graph))}
+
+        def _measure(self, ranges: Any, abandon_above_s: float) -> list[Outcome]:
+            fits = [not bits >> bad & 1 for bits in ranges]
+            return [Outcome(Status.OK if each else Status.FAILED, time=Summary(1, 1, 1, 9, 0)) for each in fits]
+
+        def _profile(self, ranges: Any, outcomes: Any) -> dict[int, float]:
+            return {}
+
+    class Graph:
+        kernel_call_bits = 0
+
+        def __len__(self) -> int:
+            return 4
+
+    nothing: Any = None
+    graph: Any = Graph()
+    found = Measurer(graph, NATIVE, nothing, nothing, nothing, nothing, True).baselines(Availability(True), 9.0)
+    assert [how for how, _ in tried] == (["import", "build"] if fails_to_build else ["import"])
+    assert found.ranges == (0b1100, 0b0001) and all(outcome.status is Status.OK for outcome in found.outcomes)

@@ -84,27 +84,24 @@ def _windows(x: Array, kernel: Sequence[int], told: Any) -> Array:
 
 
 def _conv(x: Array, weights: Array, bias: Array | None, told: Any) -> Array:
-    groups, rank = told.get("group", 1), x.ndim - 2
-    windows = _windows(x, weights.shape[2:], told)
-    places = windows.shape[2 : 2 + rank]
-    made = []
-    for group in range(groups):
-        part = windows[:, group * weights.shape[1] : (group + 1) * weights.shape[1]]
-        filters = np.split(weights, groups)[group]
-        if groups == x.shape[1] and weights.shape[1] == 1:
-            break
-        # Batch, places, channels and windows: one product of matrices.
-        columns = np.moveaxis(part, 1, 1 + rank).reshape(len(x) * math.prod(places), -1)
-        product = columns @ filters.reshape(len(filters), -1).T
-        made.append(np.moveaxis(product.reshape(len(x), *places, -1), -1, 1))
-    if made or not groups:
-        result = np.concatenate(made, axis=1)
-    else:
-        axes = "pqrstu"[: 2 * rank]
-        multiple = len(weights) // groups
-        filters = weights.reshape(groups, multiple, *weights.shape[2:])
-        result = np.einsum(f"nc{axes},cm{axes[rank:]}->ncm{axes[:rank]}", windows, filters, optimize=True)
-        result = result.reshape(len(x), -1, *places)
+    """Return a convolution, summed over the places of its window: copies of all windows would take far longer."""
+    groups, rank, kernel = told.get("group", 1), x.ndim - 2, weights.shape[2:]
+    strides, dilations = told.get("strides", [1] * rank), told.get("dilations", [1] * rank)
+    x = np.pad(x, [(0, 0), (0, 0), *_padding(x.shape[2:], kernel, told)])
+    axes = list(zip(x.shape[2:], kernel, strides, dilations, strict=True))
+    lengths = [(n - (k - 1) * d - 1) // s + 1 for n, k, s, d in axes]
+    filters = weights.reshape(groups, -1, *weights.shape[1:])
+    channels = weights.shape[1]
+    result = np.zeros((len(x), groups, filters.shape[1], math.prod(lengths)))
+    for place in np.ndindex(*kernel):
+        steps = (
+            slice(i * d, i * d + (length - 1) * s + 1, s)
+            for i, length, (_, _, s, d) in zip(place, lengths, axes, strict=True)
+        )
+        part = x[(slice(None), slice(None), *steps)].reshape(len(x), groups, channels, -1)
+        taps = filters[(slice(None), slice(None), slice(None), *place)]
+        result += taps * part if channels == 1 else taps @ part
+    result = result.reshape(len(x), -1, *lengths)
     return result if bias is None else result + bias.reshape(-1, *[1] * rank)
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "MachineKernel",
     "add_threads",
     "build_library",
+    "check_legal",
     "context",
     "import_kernel",
     "link",
@@ -293,6 +294,35 @@ def build_library(
         raise CompileError(f"tvm: {one_line(error)}") from error
     link(built, library)
     return lent
+
+
+def check_legal(module: Any, target: Target) -> None:
+    """Legalise a Relax module, without generating code. No operator must be left: TVM leaves those of unknown shape.
+
+    Raises:
+        CompileError: One is left, or TVM failed.
+    """
+    tvm = _tvm()
+    from collage.toolchains.tvm.pipeline import front
+
+    goal = tvm_target(target)
+    left: list[str] = []
+
+    def note(call: Any) -> None:
+        is_operator = isinstance(call, tvm.relax.Call) and isinstance(call.op, tvm.ir.Op)
+        if is_operator and call.op.name != "relax.call_tir" and call.op.has_attr("FLegalize"):
+            left.append(str(call))
+
+    try:
+        with goal, context(target):
+            lowered = front(goal, channels_last=False)(module)
+        for function in lowered.functions.values():
+            if isinstance(function, tvm.relax.Function):
+                tvm.relax.analysis.post_order_visit(function, note)
+    except Exception as error:
+        raise CompileError(f"tvm: {one_line(error)}") from error
+    if left:
+        raise CompileError(f"tvm: {left[0]}")
 
 
 def add_threads(library: Path) -> str:
