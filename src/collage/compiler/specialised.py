@@ -102,6 +102,9 @@ def compile_specialised(
         except CollageError as error:
             rows.append(SpecialisedRow(lengths, reason=" ".join(str(error).split())[:400]))
             continue
+        except KeyboardInterrupt:
+            say("interrupted: continuing with the plans so far")
+            break
         rows.append(row)
         if row.is_kept:
             kept.append(found)

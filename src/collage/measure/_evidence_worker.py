@@ -41,11 +41,13 @@ class _Testimony:
         truth: The values in higher precision; empty if they cannot be had.
         unperturbed: The answers of right runs without perturbation.
         perturbed: Those of further runs, in the order of their numbers.
+        decided: Names of values that follow from decisions, see ``StepwiseModel``.
     """
 
     truth: dict[str, Any] = field(default_factory=dict)
     unperturbed: list[dict[str, Any]] = field(default_factory=list)
     perturbed: list[dict[str, Any]] = field(default_factory=list)
+    decided: frozenset[str] = frozenset()
 
     @property
     def nbytes(self) -> int:
@@ -130,7 +132,7 @@ class Witness:
             return
         self._known = _Testimony()
         with contextlib.suppress(ToolchainError):  # The answers of perturbed runs stand for it.
-            self._known.truth = self._model.run(feeds, names, ends_at=ends_at)
+            self._known.truth = self._run(names, None, ends_at)
         if self._is_original:
             with contextlib.suppress(ToolchainError, KeyError):
                 self._known.unperturbed.append(dict(OriginalSession(self._path).run(feeds)))
@@ -142,14 +144,20 @@ class Witness:
         for _ in range(count):
             if self._heard == len(self._known.perturbed):
                 perturbation = Perturbation(len(self._answers), self._margin)
-                self._known.perturbed.append(self._model.run(self._feeds, names, perturbation, ends_at))
+                self._known.perturbed.append(self._run(names, perturbation, ends_at))
             self._heard += 1
+
+    def _run(self, names: Sequence[str], perturbation: Perturbation | None, ends_at: float) -> dict[str, Any]:
+        try:
+            return self._model.run(self._feeds, names, perturbation, ends_at)
+        finally:
+            self._known.decided |= self._model.decided
 
     def evidence(self, name: str, expected: Any, tolerance: float, **sides: Any) -> Evidence:
         """Return the evidence on a value; ``sides`` go to ``judge``."""
         answers = tuple(answer[name] for answer in self._answers if isinstance(answer.get(name), np.ndarray))
         answers = tuple(answer for answer in answers if answer.dtype == expected.dtype)
-        truth, is_decided = self._known.truth.get(name), name in self._model.decided
+        truth, is_decided = self._known.truth.get(name), name in self._known.decided
         if not isinstance(truth, np.ndarray) or truth.shape != expected.shape or expected.dtype.kind != "f":
             return Evidence(answers, is_decided=is_decided)
         # A truth that float arithmetic cannot reach is a fault of the evaluator, and would excuse everything.

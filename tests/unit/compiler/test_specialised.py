@@ -92,6 +92,22 @@ def test_each_set_of_lengths_is_raced_and_may_fail(tmp_path: Path) -> None:
     assert "a plan for b=1, h=24, w_=24" in said
 
 
+def test_an_interrupt_keeps_the_plan_for_all_lengths(tmp_path: Path) -> None:
+    path, said = tmp_path / "m.onnx", list[str]()
+    onnx.save(MODELS["convolution"][0], path)
+
+    def compile_one(options: CompileOptions, search_share: float) -> Executable:
+        if options.fixed:
+            raise KeyboardInterrupt
+        executable = executable_of(read_model(path), "onnxruntime")
+        executable.report = Report(occasions=(Occasion(1.0, {"x": (1, 3, 24, 24)}),))
+        return executable
+
+    executable = compile_specialised(compile_one, CompileOptions(dims={"b": 1}), path, [], said.append)
+    assert executable.report.specialised == () and executable.specialised == ()
+    assert said[-1].startswith("interrupted")
+
+
 @pytest.mark.slow
 def test_each_set_of_lengths_is_compiled_and_raced(tmp_path: Path) -> None:
     onnx.save(MODELS["convolution"][0], tmp_path / "m.onnx")

@@ -75,6 +75,22 @@ def test_what_is_known_changes_no_judgement(tmp_path: Path, runs: list[bool]) ->
         assert service.settle(model, doubt(values, error)) == alone[error]
 
 
+def test_a_value_that_follows_from_a_decision_stays_one(tmp_path: Path, runs: list[bool]) -> None:
+    text = TEXT.replace("(float[4096] y)", "(int64[1] y)").replace("y = Sub (m, c)", "y = ArgMax <axis = 0> (m)")
+    values, x = ValueStore(tmp_path / "values"), np.zeros(4096, np.float32)
+    x[[7, 9]] = 1.0, np.nextafter(np.float32(1.0), np.float32(0.0))
+    for name, value in (("x", x), ("y", np.int64([7]))):
+        values.put(name, value)
+    values.flush()
+    findings, service, told = Findings(Rule(0.0), values), EvidenceService(), []
+    findings.look({"y": np.int64([9])}, values, is_original=False)
+    for name in ("for_one", "for_another"):
+        onnx.save(parser.parse_model(text.format(name)), tmp_path / f"{name}.onnx")
+        told.append(service.settle(str(tmp_path / f"{name}.onnx"), findings.doubts[0]))
+    assert told[0] == told[1] and told[0]["wrong"] is None
+    assert runs.count(False) == 1
+
+
 def test_other_inputs_have_evidence_of_their_own(tmp_path: Path, runs: list[bool]) -> None:
     service, model = EvidenceService(), file_of(tmp_path, "kernel")
     service.settle(model, doubt(tmp_path / "values", 2e-5))
