@@ -211,6 +211,8 @@ def _judge_numbers(
 ) -> Difference:
     expected = answers[0]
     is_float = "float" in expected.dtype.name or expected.dtype.kind == "c"
+    if evidence is None and np.array_equal(actual, expected):  # As most values of a prepared model are.
+        return Difference(0.0, 0.0, tolerance if is_float else 0.0)
     # Finite tensors of float32 are compared as they are, which takes a fifth of the time.
     narrow = evidence is None and expected.dtype == np.float32
     wide = expected.dtype if narrow else np.complex128 if expected.dtype.kind == "c" else np.float64

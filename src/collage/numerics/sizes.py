@@ -65,6 +65,7 @@ def _least_fill(magnitudes: Array, largest: float) -> float | None:
 def _by_slices(magnitudes: Array, largest: float, usual: Array | None) -> Any:
     """Return the size of slices along the axis that tells magnitudes apart best; the largest of all if none does."""
     best: tuple[float, int, Array] | None = None
+    usual = None if usual is None else np.where(np.isfinite(usual), usual, 0.0)
     for axis, count in enumerate(magnitudes.shape if magnitudes.ndim > 1 else ()):
         if not 1 < count <= min(_MOST_SLICES, magnitudes.size // _LEAST_IN_SLICE):
             continue
@@ -91,8 +92,8 @@ def _by_slices(magnitudes: Array, largest: float, usual: Array | None) -> Any:
 
 
 def _shares(magnitudes: Array, axis: int) -> Array:
-    """Return the largest magnitude of each slice along an axis, as a share of the largest of all."""
+    """Return the largest magnitude of each slice along an axis, as a share of the largest of all. All are finite."""
     others = tuple(each for each in range(magnitudes.ndim) if each != axis)
-    per_slice = np.max(np.where(np.isfinite(magnitudes), magnitudes, 0.0), axis=others)
+    per_slice = np.max(magnitudes, axis=others)
     largest = float(per_slice.max(initial=0.0))
     return np.asarray(per_slice / largest if largest else np.ones_like(per_slice))
