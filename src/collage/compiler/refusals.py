@@ -27,6 +27,7 @@ from collage.target import HOST_TARGET, Target
 from collage.toolchains import NOT_INSTALLED, Availability
 
 __all__ = [
+    "OVER_TIME",
     "check_chosen",
     "check_menu",
     "check_reference",
@@ -49,7 +50,7 @@ _PLACE = re.compile(r"^\S*onnxruntime\S*:\d+ (?:[^()]*\([^()]*\)(?: const)? )?(?
 _SLOWER = 1.2
 """A plan of devices is reported if it takes this many times as long as one target alone."""
 
-_LATE = 1.1
+OVER_TIME = 1.1
 """A compilation that takes this many times its time budget is reported."""
 _SEVERAL = 2
 _INSTALL = install_command("cpu") + WHERE
@@ -194,7 +195,7 @@ def over_time(budget_s: float | None, took_s: float, survey_s: float) -> list[st
         took_s: Seconds that the compilation took.
         survey_s: Seconds until the model was read and timed on every target.
     """
-    if budget_s is None or took_s <= _LATE * budget_s:
+    if budget_s is None or took_s <= OVER_TIME * budget_s:
         return []
     return [
         f"the time budget of {budget_s:g} s did not hold: {took_s:.0f} s. Reading the model and timing the whole of it on "

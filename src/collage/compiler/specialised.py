@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from collage._errors import CollageError, UsageError
+from collage.compiler.refusals import OVER_TIME
 from collage.frontend import describe_inputs, dimension_name, fix_lengths, read_model
 from collage.measure.artefact_race import artefact_on, length_of, open_track, raced
 from collage.measure.track import ComparisonPlan
@@ -74,7 +75,8 @@ def compile_specialised(
 ) -> Executable:
     """Compile a model for all lengths, and for each set of lengths that this compilation timed it at.
 
-    The plan for all lengths has half of the time budget, if there is one. All others share the other half, and one search.
+    The plan for all lengths has half of the user's budgets of time and kernels, if there are any. All others share the other
+    half, and one search. They are left out as far as there is no time for them.
 
     Args:
         compile_one: Compiles the model with some options, and a share of a search.
@@ -83,19 +85,22 @@ def compile_specialised(
         targets: The targets that the user named.
         say: Called with a line for each step.
     """
-    began, half_s = time.monotonic(), None if options.time_budget_s is None else options.time_budget_s / 2
-    plain = replace(options, time_budget_s=half_s)
-    general = compile_one(plain, 1.0)
+    began = time.monotonic()
+    general = compile_one(_part_of(options, 0.5), 1.0)
     file = Path(source) if isinstance(source, str | Path) else None
     occasions = [(_lengths(general.inputs, each.inputs), each.inputs) for each in general.report.occasions]
     sets = [(lengths, shapes) for lengths, shapes in occasions if lengths]
     share = 1.0 / max(1, len(sets))
-    budget_s = None if half_s is None else half_s * share
+    plain = _part_of(options, share / 2)
     kept, rows = list[Executable](), list[SpecialisedRow]()
     for lengths, shapes in sets:
         say(f"a plan for {', '.join(f'{name}={length}' for name, length in lengths.items())}")
+        took_s, budget_s = time.monotonic() - began, options.time_budget_s
+        if budget_s is not None and took_s + share / 2 * budget_s > OVER_TIME * budget_s:
+            rows.append(SpecialisedRow(lengths, reason="the time budget left no time for it"))
+            continue
         inputs = {name: value for name, value in options.inputs.items() if _has(value, shapes.get(name))}
-        fixed = replace(plain, dims={}, fixed={**plain.fixed, **lengths}, inputs=inputs, time_budget_s=budget_s)
+        fixed = replace(plain, dims={}, fixed={**plain.fixed, **lengths}, inputs=inputs)
         try:
             found = compile_one(fixed, share)
             row = _raced(general, found, lengths, inputs, file, say)
@@ -112,6 +117,16 @@ def compile_specialised(
     command = command_text(options, str(general.recipe.model.get("path", "")), targets)
     general.add_plans(kept, replace(general.report, search=search, specialised=tuple(rows), command=command))
     return general
+
+
+def _part_of(options: CompileOptions, share: float) -> CompileOptions:
+    """Return options with a share of the user's budgets. It is the same at each time, so that results are found again."""
+    seconds, kernels = options.time_budget_s, options.measure_budget
+    return replace(
+        options,
+        time_budget_s=None if seconds is None else share * seconds,
+        measure_budget=None if kernels is None else int(share * kernels),
+    )
 
 
 def _lengths(inputs: tuple[Port, ...], shapes: Mapping[str, Any]) -> dict[str, int]:

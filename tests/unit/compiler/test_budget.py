@@ -28,6 +28,14 @@ def test_one_that_is_to_prove_something_may_ask_for_all(search: str) -> None:
     assert 0 < held.seconds_left([]) <= 60.0
 
 
+def test_plans_that_share_a_search_share_its_limits_but_not_those_of_the_user() -> None:
+    plan = ComparisonPlan()
+    whole, quarter = (SearchBudget(CompileOptions(), plan, share) for share in (1.0, 0.25))
+    assert quarter.seconds_left([]) == pytest.approx(whole.seconds_left([]) / 4)
+    assert quarter.kernels(900) == whole.kernels(900) / 4
+    assert SearchBudget(CompileOptions(measure_budget=8), plan, 0.25).kernels(900) == 8
+
+
 @pytest.mark.parametrize("left_s", [-5.0, 0.0, 10.0, 300.0])
 def test_the_comparison_gets_at_most_half_of_what_is_left(left_s: float) -> None:
     plan = replace(ComparisonPlan(), ends_at=time.monotonic() + left_s)

@@ -92,6 +92,22 @@ def test_each_set_of_lengths_is_raced_and_may_fail(tmp_path: Path) -> None:
     assert "a plan for b=1, h=24, w_=24" in said
 
 
+def test_budgets_hold_for_all_plans_together(tmp_path: Path) -> None:
+    path, asked = tmp_path / "m.onnx", list[CompileOptions]()
+    onnx.save(MODELS["convolution"][0], path)
+
+    def compile_one(options: CompileOptions, search_share: float) -> Executable:
+        asked.append(options)
+        executable = executable_of(fix_lengths(read_model(path), options.fixed), "onnxruntime")
+        executable.report = Report(occasions=(Occasion(1.0, {"x": (1, 3, 24, 24)}),))
+        return executable
+
+    options = CompileOptions(dims={"b": 1}, time_budget_s=1e-3, measure_budget=9)
+    (row,) = compile_specialised(compile_one, options, path, [], lambda _: None).report.specialised
+    assert row.reason == "the time budget left no time for it" and not row.is_kept
+    assert [(each.time_budget_s, each.measure_budget) for each in asked] == [(5e-4, 4)]
+
+
 def test_an_interrupt_keeps_the_plan_for_all_lengths(tmp_path: Path) -> None:
     path, said = tmp_path / "m.onnx", list[str]()
     onnx.save(MODELS["convolution"][0], path)

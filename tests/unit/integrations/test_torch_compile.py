@@ -10,6 +10,7 @@ from tests.unit.integrations.torch_modules import Cache, Rebound
 import collage.compiler.pipeline
 from collage._errors import NothingCanRun, TargetError, UsageError
 from collage.integrations import torch_compile
+from collage.integrations._torch_options import torch_settings
 from collage.options import CompileOptions
 from collage.workers.worker import Worker
 
@@ -150,3 +151,10 @@ def test_one_line_says_that_it_takes_long(monkeypatch, capsys, is_told: bool) ->
     assert said == (
         [] if is_told else ["collage: compiling a graph of 3 operators for torch.compile, which can take minutes"]
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "is_wanted"), [({}, False), ({"specialise": True}, True)], ids=["by default", "told"]
+)
+def test_first_lengths_get_a_plan_only_if_one_is_asked_for(given: dict[str, object], is_wanted: bool) -> None:
+    assert torch_settings(given, None)["options"].specialise is is_wanted
