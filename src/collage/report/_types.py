@@ -185,6 +185,11 @@ class SpecialisedRow:
         return ", ".join(f"{name}={length}" for name, length in self.lengths.items())
 
     @property
+    def general_us(self) -> float | None:
+        """Time of the plan for all lengths at these, in the same race; None if they were not compared."""
+        return None if self.time_us is None or self.ratio is None else self.time_us * self.ratio.value
+
+    @property
     def is_kept(self) -> bool:
         """True if the plan runs the calls with these lengths."""
         return self.reason is None
