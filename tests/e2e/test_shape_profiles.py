@@ -41,7 +41,9 @@ def compiled(folder: Path, weights: dict[int, float], misbehaviour: str = "", **
     linear = "linear" + misbehaviour.replace(":", "")
     toolchains.add(FakeToolchain(seconds=STEADY_S, name="steady"))
     toolchains.add(FakeToolchain(misbehaviour, name=linear, per_element_s=BY_ROWS_S / 4))
-    told = collage.CompileOptions(db=str(folder / "t.sqlite"), dims={"n": weights}, baseline="none", **options)  # type: ignore[arg-type]
+    told = collage.CompileOptions(
+        db=str(folder / "t.sqlite"), dims={"n": weights}, baseline="none", specialise=False, **options
+    )  # type: ignore[arg-type]
     model = onnx.ModelProto()
     model.CopyFrom(parser.parse_model(ROWS))
     return collage.compile(model, ["steady", linear], options=told, toolchains=toolchains, workers=LENT)

@@ -12,7 +12,7 @@ from pathlib import Path
 from collage._errors import ArtefactError
 from collage.fleet.machines import MachineType
 from collage.fleet.models import ModelFiles
-from collage.runtime import MadeOn, unpack, verify
+from collage.runtime import MadeOn, unpack, verify_plans
 from collage.system.scratch import scratch
 
 __all__ = ["Kept", "file_digest", "keep", "most_bytes"]
@@ -84,15 +84,16 @@ def keep(artefact: bytes, model: ModelFiles, machine: MachineType, path: Path) -
 def _checked(archive: Path, model: ModelFiles, machine: MachineType, digest: str) -> Kept:
     with scratch() as folder:
         unpack(archive, folder)
-        recipe, manifest = verify(folder)
+        plans = verify_plans(folder)
+    recipe, manifest = plans[0]
     name = model.path.name
+    if any((made_on := MadeOn.read(told)).fingerprint != machine.fingerprint for _, told in plans):
+        raise ArtefactError(f"the returned file for {name} was made on another machine than {machine.name}: {made_on}")
     if recipe.model.get("sha256") != model.digest:
         raise ArtefactError(f"the returned file for {name} is the artefact of another model or of other weights")
     ports = [tuple((port.name, port.dtype) for port in each) for each in (recipe.inputs, recipe.outputs)]
     if ports != [model.inputs, model.outputs]:
         raise ArtefactError(f"the returned file for {name} has other inputs or outputs than the model")
-    if (made_on := MadeOn.read(manifest)).fingerprint != machine.fingerprint:
-        raise ArtefactError(f"the returned file for {name} was made on another machine than {machine.name}: {made_on}")
     returned, gain = recipe.report.returned, recipe.report.gain("baseline")
     time = None if returned is None else returned.measured_us
     versions = {"collage": str(manifest.get("collage")), **{str(k): str(v) for k, v in recipe.builds.items()}}

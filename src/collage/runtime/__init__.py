@@ -12,7 +12,7 @@ from collage.runtime._machines import machine_lines, machine_rows
 from collage.runtime._made_on import MadeOn
 from collage.runtime._manifest import MANIFEST, verify
 from collage.runtime._memory import page_out, trim
-from collage.runtime._open import Opened, is_artefact, opened, read_inputs
+from collage.runtime._open import Opened, is_artefact, opened, read_inputs, verify_plans
 from collage.runtime._pack import PACK
 from collage.runtime._packing import pack, unpack_plan
 from collage.runtime._parallel import CoreSets
@@ -62,5 +62,6 @@ __all__ = [
     "unpack",
     "unpack_plan",
     "verify",
+    "verify_plans",
     "write_condensed",
 ]

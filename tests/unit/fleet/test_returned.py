@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.timings import outcome_in
-from tests.unit.fleet.artefacts import MACHINE, model, zipped
+from tests.unit.fleet.artefacts import DIGEST, MACHINE, model, zipped
+from tests.unit.runtime.test_symbolic_lengths import MODELS
 
 from collage._errors import ArtefactError, UsageError
 from collage.cost.outcome import Outcome
@@ -22,9 +24,13 @@ from collage.fleet import remote
 from collage.fleet.answers import read_answer
 from collage.fleet.remote import take_rows
 from collage.fleet.returned import file_digest, keep
+from collage.frontend import fix_lengths, read_model
+from collage.runtime import pack
 from collage.status import Status
+from collage.testing import executable_of
 
 ARTEFACT = zipped()
+OPEN, _ = MODELS["attention"]
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=5),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
@@ -38,6 +44,32 @@ def test_an_artefact_is_kept_as_it_came(tmp_path: Path) -> None:
     assert (tmp_path / "m" / "small.zip").read_bytes() == ARTEFACT
     assert kept.digest == file_digest(tmp_path / "m" / "small.zip")
     assert [path.name for path in (tmp_path / "m").iterdir()] == ["small.zip"]
+
+
+def packed(folder: Path, *plans: tuple[dict[str, int], str]) -> bytes:
+    """A pack of plans, of each its fixed lengths and the fingerprint of its machine."""
+    folders = [folder / str(number) for number in range(len(plans))]
+    for path, (lengths, made_on) in zip(folders, plans, strict=True):
+        executable = executable_of(fix_lengths(read_model(OPEN), lengths), "onnxruntime")
+        executable.recipe = replace(executable.recipe, model={"sha256": DIGEST})
+        told = json.loads((executable.save(path) / "manifest.json").read_text())
+        told["fingerprint"] = {"digest": made_on, "cpu": "", "flags": []}
+        (path / "manifest.json").write_text(json.dumps(told))
+    pack(folders, folder / "pack.zip")
+    return (folder / "pack.zip").read_bytes()
+
+
+def test_plans_for_lengths_are_kept_too(tmp_path: Path) -> None:
+    ours = replace(model(), inputs=(("x", "float32"),), outputs=(("y", "float32"),))
+    here, there = MACHINE.fingerprint, "f" * 16
+    sent = packed(tmp_path / "a", ({"b": 2}, here), ({}, here))
+    kept = keep(sent, ours, MACHINE, tmp_path / "m" / "small.zip")
+    assert kept.digest == file_digest(tmp_path / "m" / "small.zip")
+    damaged = bytes([*sent[:-3000], sent[-3000] ^ 1, *sent[-2999:]])
+    for wrong, said in ((damaged, None), (packed(tmp_path / "b", ({}, here), ({}, there)), "another machine")):
+        with pytest.raises(ArtefactError, match=said):
+            keep(wrong, ours, MACHINE, tmp_path / "m" / "small.zip")
+    assert (tmp_path / "m" / "small.zip").read_bytes() == sent
 
 
 @pytest.mark.parametrize(
