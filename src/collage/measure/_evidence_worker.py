@@ -35,12 +35,12 @@ _MOST_BYTES = 1 << 28
 
 @dataclass(slots=True)
 class _Testimony:
-    """What was computed of a model's values on one set of inputs, by name.
+    """Values of a model on one set of inputs, as several runs computed them, by name.
 
     Attributes:
         truth: The values in higher precision; empty if they cannot be had.
         unperturbed: The answers of right runs without perturbation.
-        perturbed: Those of further runs, in the order of their numbers.
+        perturbed: The answers of further runs, in the order of their numbers.
         decided: Names of values that follow from decisions, see ``StepwiseModel``.
     """
 
