@@ -39,7 +39,7 @@ def torch_settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]
             raise UsageError(f"torch.compile with backend='collage' has no option {name!r}; {hint}")
     options = own.get("options", CompileOptions(baseline="none"))  # No report is shown that would name a gain.
     options = replace(compile_options(options), **{name: given[name] for name in given if name not in own})
-    # The lengths of a first call are nobody's word that they will be frequent.
+    # The lengths of the first call need not be frequent.
     options = replace(options, specialise=bool(options.specialise))
     if mode == "max-autotune":
         options = replace(options, tune_s=options.tune_s or _TUNE_S)

@@ -12,9 +12,9 @@ from collage.runtime._machines import machine_lines, machine_rows
 from collage.runtime._made_on import MadeOn
 from collage.runtime._manifest import MANIFEST, verify
 from collage.runtime._memory import page_out, trim
-from collage.runtime._open import Opened, is_artefact, opened, read_inputs, verify_plans
+from collage.runtime._open import Opened, is_artefact, opened, read_inputs
 from collage.runtime._pack import PACK
-from collage.runtime._packing import pack, unpack_plan
+from collage.runtime._packing import pack, unpack_plan, verify_plans
 from collage.runtime._parallel import CoreSets
 from collage.runtime._profile import KernelTime, Profile
 from collage.runtime._recipe import WEIGHTS, CopyRecord, DeviceLayout, KernelRecord, Recipe

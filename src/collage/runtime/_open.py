@@ -5,34 +5,22 @@ A folder is used where it is. A zip is unpacked, a pack gives the plan for this 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from collage._errors import ArtefactError, CollageError, UsageError
 from collage.explain import RECORD
 from collage.runtime._choice import Choice, choose
 from collage.runtime._manifest import MANIFEST, verify
-from collage.runtime._pack import PACK, PackedPlan, general_plans, materialise, read_pack, read_plans, verify_others
-from collage.runtime._recipe import Recipe
+from collage.runtime._pack import PACK, PackedPlan, materialise, read_pack, read_plans, verify_others
 from collage.runtime._signature import Port
 from collage.runtime._zip import unpack
 from collage.store import download, url_of
 from collage.system.scratch import make_scratch, remove_scratch, scratch
 from collage.toolchains import Registry, registry
 
-__all__ = [
-    "Opened",
-    "glanced",
-    "is_artefact",
-    "open_artefact",
-    "opened",
-    "plans_in",
-    "read_inputs",
-    "unpacked",
-    "verify_plans",
-]
+__all__ = ["Opened", "glanced", "is_artefact", "open_artefact", "opened", "plans_in", "read_inputs", "unpacked"]
 
 _HEADS = (MANIFEST, PACK)
 
@@ -161,27 +149,6 @@ def plans_in(place: str | Path) -> tuple[bool, tuple[PackedPlan, ...]]:
         if not (source / MANIFEST).is_file():
             raise ArtefactError(f"{place} is not an artefact: it has no {MANIFEST}")
         return False, (PackedPlan.read(source / MANIFEST),)
-
-
-def verify_plans(folder: Path) -> list[tuple[Recipe, Mapping[str, Any]]]:
-    """Verify every file of an artefact or a pack in a folder, for whatever machine it was made.
-
-    Returns:
-        The recipe and the manifest of each plan, one for all lengths first.
-
-    Raises:
-        ArtefactError: A file is missing, was changed, or belongs to no plan.
-    """
-    if not _is_pack(folder):
-        return [verify(folder)]
-    plans = _plans_of(folder, lambda names: None)
-    verify_others(folder, plans)
-    general, found = general_plans(plans), list[tuple[Recipe, Mapping[str, Any]]]()
-    for plan in sorted(plans, key=lambda plan: plan not in general):
-        with scratch() as place:
-            materialise(folder, plan, place)
-            found.append(verify(place))
-    return found
 
 
 def is_artefact(place: str | Path) -> bool:

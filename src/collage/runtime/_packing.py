@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from collage._errors import UsageError
 from collage.runtime._artefact import write_files
-from collage.runtime._manifest import MANIFEST, verify_bytes
+from collage.runtime._manifest import MANIFEST, verify, verify_bytes
 from collage.runtime._open import unpacked
 from collage.runtime._pack import (
     PACK,
@@ -24,9 +25,10 @@ from collage.runtime._pack import (
     verify_others,
     why_not_together,
 )
+from collage.runtime._recipe import Recipe
 from collage.system.scratch import scratch
 
-__all__ = ["pack", "unpack_plan"]
+__all__ = ["pack", "unpack_plan", "verify_plans"]
 
 
 def pack(artefacts: Sequence[str | Path], path: str | Path) -> tuple[PackedPlan, ...]:
@@ -96,6 +98,19 @@ def unpack_plan(artefact: str | Path, path: str | Path, machine: str) -> PackedP
         files = [plain / name for name in found[0].files]
         write_files(Path(path), MANIFEST, (plain / MANIFEST).read_bytes, files)
         return found[0]
+
+
+def verify_plans(folder: Path) -> list[tuple[Recipe, Mapping[str, Any]]]:
+    """Verify every file of an artefact or a pack in a folder, for whatever machine it was made.
+
+    Returns:
+        The recipe and the manifest of each plan. In a pack that ``pack`` wrote, the first one is for all lengths.
+
+    Raises:
+        ArtefactError: A file is missing, was changed, or belongs to no plan.
+    """
+    with ExitStack() as stack:
+        return [verify(place) for _, place in _verified(folder, stack)]
 
 
 def _verified(folder: Path, stack: ExitStack) -> list[tuple[PackedPlan, Path]]:

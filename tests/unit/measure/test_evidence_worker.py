@@ -1,4 +1,4 @@
-"""What was computed on some inputs is used again, for every toolchain that is judged there, and changes no judgement."""
+"""Evidence on some inputs is used again, for every toolchain that is judged there, and changes no judgement."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RIGHT = (X + np.float32(300)) - np.float32(300)
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each run of the model was perturbed, in order."""
+    """True for each run of the model that was perturbed, in order."""
     seen: list[bool] = []
     plain = StepwiseModel.run
 
