@@ -11,7 +11,7 @@ that takes indices:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,6 +121,21 @@ def _source(graph: ir.Graph, use: Use) -> _Source | None:
     return _Source(value, offset, may_wrap) if abs(offset) <= _LARGEST_OFFSET else None
 
 
+def _before_repeats(use: Use) -> tuple[ir.Value, Sequence[ir.Node]]:
+    """Return the indices of a use before the first ``Expand`` that repeats them, and what moves them from there to their use."""
+    source, moves, passed = use.operand, list[ir.Node](), list[ir.Node]()
+    value, node = source, source.producer()
+    while len(use.lengths) == 1 and node is not None and not node.domain and node.op_type in _MOVES:
+        if node.inputs[0] is None:
+            break
+        value = node.inputs[0]
+        passed.insert(0, node)
+        if node.op_type == "Expand":
+            source, moves = value, [*passed]
+        node = value.producer()
+    return source, moves
+
+
 def _shift(node: ir.Node) -> tuple[ir.Value, int] | None:
     """Return the operand to which an operator adds a constant, and the constant; None if it does not."""
     first, second = node.inputs
@@ -180,7 +195,7 @@ class _Writer:
         elif source is not None:
             index = self._inputs[source.value]
         else:
-            index = self._output(use.operand)
+            index = self._output(_before_repeats(use)[0])
         lengths = tuple(map(self._length, use.lengths))
         if not is_given:
             use.node.replace_input_with(use.place, self._within(use))
@@ -249,9 +264,13 @@ class _Writer:
                 high, low = self._new(most), self._new(least)
             else:
                 high, low = self._computed(use, dtype)
-            shape = use.operand.shape
-            lifted = self._before(use, "Max", [use.operand, low], dtype, shape)
-            self._kept[key] = self._before(use, "Min", [lifted, high], dtype, shape)
+            source, moves = _before_repeats(use)
+            lifted = self._before(use, "Max", [source, low], dtype, source.shape)
+            kept = self._before(use, "Min", [lifted, high], dtype, source.shape)
+            for node in moves:
+                made = [kept, *node.inputs[1:]]
+                kept = self._before(use, node.op_type, made, dtype, node.outputs[0].shape, node.attributes.values())
+            self._kept[key] = kept
         return self._kept[key]
 
     def _computed(self, use: Use, dtype: ir.DataType) -> tuple[ir.Value, ir.Value]:
@@ -264,25 +283,36 @@ class _Writer:
             else:
                 axis = self._new(np.array([n.axis]))
                 parts.append(self._before(use, "Gather", [self._shape(n.tensor), axis], ir.DataType.INT64, (1,)))
-        joined = parts[0] if len(parts) == 1 else self._before(use, "Concat", parts, ir.DataType.INT64, shape, axis=0)
-        whole = (
-            joined if dtype == ir.DataType.INT64 else self._before(use, "Cast", [joined], dtype, shape, to=int(dtype))
-        )
+        axis, to = ir.AttrInt64("axis", 0), ir.AttrInt64("to", int(dtype))
+        joined = parts[0] if len(parts) == 1 else self._before(use, "Concat", parts, ir.DataType.INT64, shape, [axis])
+        whole = joined if dtype == ir.DataType.INT64 else self._before(use, "Cast", [joined], dtype, shape, [to])
         one, none = self._new(np.array([1], dtype.numpy())), self._new(np.array([0], dtype.numpy()))
         most = whole if use.is_count else self._before(use, "Sub", [whole, one], dtype, shape)
         return most, self._before(use, "Sub", [none, whole], dtype, shape) if use.counts_back else none
 
     def _before(
-        self, use: Use, op: str, inputs: Sequence[ir.Value], dtype: ir.DataType, shape: Any, **ints: int
+        self,
+        use: Use,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        dtype: ir.DataType,
+        shape: Any,
+        attributes: Iterable[ir.Attr] = (),
     ) -> ir.Value:
-        made = self._made(op, inputs, dtype, shape, **ints)
+        made = self._made(op, inputs, dtype, shape, attributes)
         node = made.producer()
         assert node is not None
         self._graph.insert_before(use.node, node)
         return made
 
-    def _made(self, op: str, inputs: Sequence[ir.Value], dtype: ir.DataType, shape: Any, **ints: int) -> ir.Value:
-        attributes = [ir.AttrInt64(name, value) for name, value in ints.items()]
+    def _made(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        dtype: ir.DataType,
+        shape: Any,
+        attributes: Iterable[ir.Attr] = (),
+    ) -> ir.Value:
         made = ir.Value(
             name=self._names.fresh("bound"),
             type=ir.TensorType(dtype),

@@ -52,6 +52,13 @@ from collage.toolchains.tvm.convolutions import (
     transposed,
     with_whole_vectors,
 )
+from collage.toolchains.tvm.indexed import (
+    gathered,
+    gathered_elements,
+    gathered_points,
+    scattered_elements,
+    scattered_points,
+)
 from collage.toolchains.tvm.normalisations import is_of_images, normalised_images, reshaped, with_channels
 from collage.toolchains.tvm.one_length import Images
 
@@ -141,6 +148,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
                     given = [inputs[0], *(value for value in whole if value is not None)]
                     y = self.bb.normalize(super()._convert_operator("Conv", onnx_input(given), attrs, opset))
                     return relax.op.strided_slice(y, [1], [0], [int(inputs[1].ty.shape.values[0])])
+        if op_name in _INDEXED and all(map(_has_lengths, inputs)):
+            return _INDEXED[op_name](self.bb, inputs, attrs)
         if op_name == "Einsum":
             _refuse_unlike_lengths(attrs["equation"].decode(), inputs)
         if op_name == "Expand":
@@ -299,6 +308,27 @@ def _broadcast(length: Any, wanted: Any) -> Any:
     if target == 1 or known is not None or sym.Analyzer().can_prove_equal(length, wanted):
         return length  # A length that is known and not 1 is what is wanted, or 1 is.
     raise Unsupported(f"tvm cannot decide if a length of {length} is kept or broadcast to {wanted}")
+
+
+_INDEXED: Mapping[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
+    "Gather": lambda bb, inputs, attrs: gathered(bb, *inputs, attrs.get("axis", 0)),
+    "GatherElements": lambda bb, inputs, attrs: gathered_elements(bb, *inputs, attrs.get("axis", 0)),
+    "GatherND": lambda bb, inputs, attrs: gathered_points(bb, *inputs, attrs.get("batch_dims", 0)),
+    "ScatterElements": lambda bb, inputs, attrs: scattered_elements(
+        bb, *inputs, attrs.get("axis", 0), _reduction(attrs)
+    ),
+    "ScatterND": lambda bb, inputs, attrs: scattered_points(bb, *inputs, _reduction(attrs)),
+}
+"""Operators with indices; see ``indexed``."""
+
+
+def _reduction(attrs: Mapping[str, Any]) -> str:
+    return str(attrs.get("reduction", b"none").decode())
+
+
+def _has_lengths(x: Any) -> bool:
+    """True if a value is a tensor, not a shape of TVM's, and its lengths are known, at least by name."""
+    return isinstance(x.ty, relax.TensorType) and isinstance(x.ty.shape, relax.ShapeExpr)
 
 
 def _refuse_unlike_lengths(equation: str, inputs: Sequence[Any]) -> None:

@@ -19,6 +19,7 @@ from tvm.s_tir.dlight.base import try_inline_contiguous_spatial
 
 __all__ = [
     "LANES",
+    "PARALLEL_WORK",
     "Cautious",
     "Reductions",
     "RegisterTiles",
@@ -37,7 +38,7 @@ _BEST_TILE = (32, 7)
 _TILE_BYTES = 1024
 """The largest tile that TVM keeps on the stack and a compiler in registers."""
 _LEAST_LANES = 4
-_PARALLEL_WORK = 8192
+PARALLEL_WORK = 8192
 """Scalar operations below which waking a thread costs more than it saves."""
 
 
@@ -205,7 +206,7 @@ def _computes_anything_between(sch: s_tir.Schedule) -> bool:
 def parallel(sch: s_tir.Schedule, loops: Sequence[Any], work: int | None) -> Any:
     """Fuse ``loops``, and share the result among threads if there is enough work or an unknown amount of it."""
     fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
-    if work is None or work >= _PARALLEL_WORK:
+    if work is None or work >= PARALLEL_WORK:
         sch.parallel(fused)
     return fused
 
