@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from collage._errors import InputError
@@ -22,7 +23,6 @@ from collage.transform import prepare
 pytest.importorskip("tvm")
 
 TARGET = Target.parse("llvm")
-RESULTS = "y"
 
 
 class Case(NamedTuple):
@@ -79,9 +79,9 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.
     return rng.standard_normal(shape).astype(dtype)
 
 
-def scattered_elements(rng: np.random.Generator, reduction: str, dtype: str) -> Iterator[Case]:
-    """Random scatters of every rank and axis, with indices that are repeated along other axes or not."""
-    for rank in (1, 2, 3, 4):
+def scattered_elements(rng: np.random.Generator, reduction: str, dtype: str, ranks: list[int]) -> Iterator[Case]:
+    """Random scatters along any axis, with indices that are repeated along other axes or not."""
+    for rank in ranks:
         shape = [int(n) for n in rng.integers(1, 7, rank)]
         if rank == 2:
             shape[1] = int(rng.choice([1, 16, 40, 64, 96, 100]))
@@ -95,8 +95,8 @@ def scattered_elements(rng: np.random.Generator, reduction: str, dtype: str) -> 
         yield Case("ScatterElements", feeds, attributes, None if kept == whole or 0 in whole else tuple(whole))
 
 
-def scattered_points(rng: np.random.Generator, reduction: str, dtype: str) -> Iterator[Case]:
-    for rank in (1, 2, 3, 4):
+def scattered_points(rng: np.random.Generator, reduction: str, dtype: str, ranks: list[int]) -> Iterator[Case]:
+    for rank in ranks:
         shape = [int(n) for n in rng.integers(1, 7, rank)]
         count = int(rng.integers(1, rank + 1))
         points = [int(n) for n in rng.integers(0, 5, int(rng.integers(1, 3)))]
@@ -138,7 +138,86 @@ def assert_equal(cases: list[Case], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
-@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
-def test_scatters_are_those_of_the_reference_to_the_last_bit(reduction: str, dtype: str, tmp_path: Path) -> None:
-    rng = np.random.default_rng(len(reduction) * 7 + len(dtype))
-    assert_equal([*scattered_elements(rng, reduction, dtype), *scattered_points(rng, reduction, dtype)], tmp_path)
+def test_scatters_are_those_of_the_reference_to_the_last_bit(dtype: str, tmp_path: Path) -> None:
+    rng, cases = np.random.default_rng(int(dtype[-2:]) + len(dtype)), list[Case]()
+    for reduction in ("none", "add", "mul", "max", "min"):
+        first, second, third, _ = rng.permutation([1, 2, 3, 4]).tolist()
+        cases += scattered_elements(rng, reduction, dtype, [first, second])
+        cases += scattered_points(rng, reduction, dtype, [third])
+    assert_equal(cases, tmp_path)
+
+
+def test_gathers_are_those_of_the_reference(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    assert_equal([case for dtype in ("float32", "int64", "float32") for case in gathers(rng, dtype)], tmp_path)
+
+
+@pytest.mark.parametrize("columns", [1, 33, 40, 64, 100])
+def test_threads_share_columns_and_keep_the_order_of_additions(columns: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(columns)
+    feeds = {"x": numbers(rng, (50, columns), "float32"), "i": rng.integers(-50, 50, (900, 1))}
+    feeds["u"] = numbers(rng, (900, columns), "float32")
+    model, given = model_of([Case("ScatterElements", feeds, {"axis": 0, "reduction": "add"}, (900, columns))])
+    right = feeds["x"].copy()
+    np.add.at(right, feeds["i"][:, 0], feeds["u"])
+    for threads in (1, 2):
+        np.testing.assert_array_equal(run(model, given, tmp_path, threads)[0], right)
+
+
+def test_nan_is_kept_and_zeros_have_their_sign(tmp_path: Path) -> None:
+    nan = float("nan")
+    x, u = np.float32([nan, 1, nan, 0, np.inf]), np.float32([1, nan, nan, -0.0, 2])
+    cases = [
+        Case("ScatterND", {"x": x, "i": np.arange(5).reshape(5, 1), "u": u}, {"reduction": reduction})
+        for reduction in ("max", "min", "add", "mul")
+    ]
+    assert_equal(cases, tmp_path)
+
+
+@pytest.mark.parametrize("filling", [-0.0, float("nan"), 2.5])
+def test_what_is_scattered_into_one_constant_number(filling: float, tmp_path: Path) -> None:
+    feeds = {"x": np.full((7, 3), filling, np.float32), "i": np.array([[1], [5], [1]]), "u": np.zeros((3, 3), "f")}
+    model, given = model_of([Case("ScatterElements", feeds, {"axis": 0, "reduction": "add"}, (3, 3))])
+    right = expected(model, given)
+    model.graph.initializer.append(numpy_helper.from_array(given.pop("x0"), "x0"))
+    del model.graph.input[0]
+    (made,) = run(model, given, tmp_path)
+    np.testing.assert_array_equal(made, right[0])
+    assert np.array_equal(np.signbit(made), np.signbit(right[0]))
+
+
+MESSAGES = """
+<ir_version: 9, opset_import: ["" : 18]>
+messages (float[N,64] x, int64[2,E] edges) => (float[N,64] y)
+<int64 receiver = {1}, int64 sender = {0}, int64[1] last = {-1}, int64[1] width = {64}, int64[1] none = {0}> {
+  s = Gather <axis = 0> (edges, sender)
+  r = Gather <axis = 0> (edges, receiver)
+  m = Gather <axis = 0> (x, s)
+  c = Unsqueeze (r, last)
+  n = Shape (r)
+  shape = Concat <axis = 0> (n, width)
+  i = Expand (c, shape)
+  zeros = Sub (x, x)
+  y = ScatterElements <axis = 0, reduction = "add"> (zeros, i, m)
+}"""
+
+
+def test_messages_of_a_graph_of_any_size(tmp_path: Path) -> None:
+    model, rng = onnx.parser.parse_model(MESSAGES), np.random.default_rng(0)
+    kernel = prepare(read_model(model))
+    kernel.graph.name = "messages"
+    compiled = compile_for(TvmToolchain(), kernel, TARGET, tmp_path)
+    loaded = load_for(TvmToolchain(), compiled, TARGET, tmp_path, LoadOptions(threads=2))
+    for nodes, edges in ((3, 5), (200, 1000), (1, 1)):
+        x, ends = numbers(rng, (nodes, 64), "float32"), rng.integers(-nodes, nodes, (2, edges))
+        right = np.zeros_like(x)
+        np.add.at(right, ends[1], x[ends[0]])
+        feeds = {"x": x, "edges": ends}
+        (made,) = loaded([feeds[name] for name in compiled.inputs])
+        np.testing.assert_array_equal(made, right)
+        for end, beyond in ((0, nodes), (1, nodes), (1, -nodes - 1), (1, 2**40)):
+            wrong = ends.copy()
+            wrong[end, -1] = beyond
+            feeds = {"x": x, "edges": wrong}
+            with pytest.raises(InputError, match="beyond"):
+                loaded([feeds[name] for name in compiled.inputs])

@@ -13,13 +13,13 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
 from tvm import ir, relax, te, tirx
-from tvm.tirx.script.builder import ir as build
 from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as build
 
 from collage.toolchains.tvm.tile_schedules import LANES, PARALLEL_WORK, divisor
 
@@ -29,6 +29,9 @@ _PIECE_BYTES = 128
 """Of a row, for one thread: two cache lines, which processors fetch together."""
 
 _BITS = 8
+
+_OF_ROWS = "collage.gathers_rows"
+"""Attribute of a function that copies rows: slices along the first axis, at plain indices."""
 
 Place = Callable[[Any, Any, Any], Any]
 """Makes an index of the numbers of a batch, an index and a column."""
@@ -45,27 +48,35 @@ def gathered(bb: Any, x: Any, indices: Any, axis: int) -> Any:
 
         return te.compute([*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]], element, name="gather")
 
-    return bb.emit_te(slices, x, indices, primfunc_name_hint="gather")
+    attributes = {_OF_ROWS: True} if axis == 0 and rank == 1 else {}
+    return bb.emit_te(slices, x, indices, primfunc_name_hint="gather", primfunc_attrs=attributes)
 
 
 def gathered_elements(bb: Any, x: Any, indices: Any, axis: int) -> Any:
     """``GatherElements``: an element for each index, from the same place on all other axes."""
     axis, shape = axis % x.ty.ndim, indices.ty.shape.values
     once = _once(bb, indices)
+    lengths, others, repeated = (
+        [*y.ty.shape.values[:axis], *y.ty.shape.values[axis + 1 :]] for y in (x, indices, once)
+    )
+    if _are_ones(repeated) and _are_equal(lengths, others):
+        return gathered(bb, x, _reshaped(bb, once, [shape[axis]]), axis)
 
-    def elements(x: Any, indices: Any) -> Any:
+    def elements(x: Any, indices: Any, shape: Any) -> Any:
         def element(*place: Any) -> Any:
             index = _from_start(indices(*_where_long(indices, place)), x.shape[axis])
             return x(*place[:axis], index, *place[axis + 1 :])
 
         return te.compute(shape, element, name="gather_elements")
 
-    return bb.emit_te(elements, x, once, primfunc_name_hint="gather_elements")
+    return bb.emit_te(elements, x, once, relax.ShapeExpr(shape), primfunc_name_hint="gather_elements")
 
 
 def gathered_points(bb: Any, x: Any, indices: Any, batches: int) -> Any:
     """``GatherND``: slices of a tensor at points."""
     rank, count = indices.ty.ndim - 1, int(indices.ty.shape.values[-1])
+    if batches == 0 and count == 1:
+        return gathered(bb, x, _reshaped(bb, indices, indices.ty.shape.values[:-1]), 0)
 
     def slices(x: Any, indices: Any) -> Any:
         def element(*place: Any) -> Any:
@@ -93,62 +104,108 @@ def scattered_elements(bb: Any, data: Any, indices: Any, updates: Any, axis: int
         once, lengths = indices, indices.ty.shape.values
     once = _reshaped(bb, once, [_product(lengths[:axis]), count, _product(lengths[axis + 1 :])])
 
-    def place(indices: Any, length: Any) -> Place:
-        return lambda *place: _from_start(indices[tuple(_where_long(indices, place))], length)
+    def place(indices: Any, axes: Sequence[Any]) -> Place:
+        return lambda *place: _from_start(indices[tuple(_where_long(indices, place))], axes[0])
 
-    made = _scattered(
-        bb,
-        _reshaped(bb, data, [before, shape[axis], after]),
-        once,
-        _reshaped(bb, updates, [before, count, after]),
-        place,
-        reduction,
-    )
-    return _reshaped(bb, made, shape)
+    whole = _Whole([before, shape[axis], after], count, [shape[axis]])
+    return _scattered(bb, data, once, _updates(bb, updates, whole, is_of_rows=axis == 0), whole, place, reduction)
 
 
 def scattered_points(bb: Any, data: Any, indices: Any, updates: Any, reduction: str) -> Any:
     """``ScatterND``: slices of a tensor at points."""
-    shape, (*points, count) = data.ty.shape.values, indices.ty.shape.values
-    axes, rest = shape[: int(count)], _product(shape[int(count) :])
+    shape, (*points, entries) = data.ty.shape.values, indices.ty.shape.values
+    axes, rest = shape[: int(entries)], _product(shape[int(entries) :])
+    count = _product(points)
 
-    def place(indices: Any, _: Any) -> Place:
+    def place(indices: Any, axes: Sequence[Any]) -> Place:
         def row(batch: Any, k: Any, column: Any) -> Any:
-            entries = [_from_start(indices[k, i], length) for i, length in enumerate(axes)]
-            pairs = zip(entries[1:], axes[1:], strict=True)
-            return functools.reduce(lambda total, pair: total * pair[1] + pair[0], pairs, entries[0])
+            point = [_from_start(indices[k, i], length) for i, length in enumerate(axes)]
+            pairs = zip(point[1:], axes[1:], strict=True)
+            return functools.reduce(lambda total, pair: total * pair[1] + pair[0], pairs, point[0])
 
         return row
 
-    made = _scattered(
-        bb,
-        _reshaped(bb, data, [1, _product(axes), rest]),
-        _reshaped(bb, indices, [_product(points), count]),
-        _reshaped(bb, updates, [1, _product(points), rest]),
-        place,
-        reduction,
-    )
-    return _reshaped(bb, made, shape)
+    whole, once = _Whole([1, _product(axes), rest], count, axes), _reshaped(bb, indices, [count, entries])
+    more = _updates(bb, updates, whole, is_of_rows=len(points) == 1)
+    return _scattered(bb, data, once, more, whole, place, reduction)
 
 
-def _scattered(bb: Any, data: Any, indices: Any, updates: Any, place: Callable[..., Place], reduction: str) -> Any:
-    """Scatter updates [B, K, C] into data [B, D, C]."""
-    reduce, shape, fill = _REDUCTIONS[reduction], data.ty.shape.values, _only_number(data)
+class _Whole(NamedTuple):
+    """The lengths of a scatter.
 
-    def scatter(indices: Any, updates: Any, *data: Any) -> Any:
+    Attributes:
+        shape: Those of the data, [B, D, C].
+        count: K, the number of indices.
+        axes: Those of the axes that an index points along, whose product is D.
+    """
+
+    shape: Sequence[Any]
+    count: Any
+    axes: Sequence[Any]
+
+
+class _Updates(NamedTuple):
+    """What is scattered, [B, K, C].
+
+    Attributes:
+        tensors: The tensors that it is read from.
+        read: Makes of these tensors what returns an element.
+    """
+
+    tensors: Sequence[Any]
+    read: Callable[[Sequence[Any]], Place]
+
+
+def _updates(bb: Any, updates: Any, whole: _Whole, *, is_of_rows: bool) -> _Updates:
+    """Return what is scattered. Rows that a ``Gather`` copies are read from where it reads them.
+
+    Args:
+        bb: Relax's builder.
+        updates: The updates.
+        whole: The lengths of the scatter.
+        is_of_rows: True if K is their first axis.
+    """
+    made = bb.lookup_binding(updates) if isinstance(updates, relax.Var) and is_of_rows else None
+    is_made_here = isinstance(made, relax.Call) and made.op == ir.Op.get("relax.call_tir")
+    attributes = bb.get()[made.args[0]].attrs if is_made_here else None
+    batches, _, columns = whole.shape
+    if attributes is None or _OF_ROWS not in attributes:
+        flat = _reshaped(bb, updates, [batches, whole.count, columns])
+        return _Updates([flat], lambda given: lambda *place: given[0][place])
+    x, indices = made.args[1].fields
+
+    def read(given: Sequence[Any]) -> Place:
+        rows, at = given
+        return lambda batch, k, column: rows[_from_start(at[k], rows.shape[0]), column]
+
+    return _Updates([_reshaped(bb, x, [x.ty.shape.values[0], columns]), indices], read)
+
+
+def _scattered(
+    bb: Any, data: Any, indices: Any, updates: _Updates, whole: _Whole, place: Callable[..., Place], reduction: str
+) -> Any:
+    reduce, fill = _REDUCTIONS[reduction], _only_number(data)
+    begins = [] if fill is not None else [_reshaped(bb, data, whole.shape)]
+    lengths = relax.ShapeExpr([*whole.shape, whole.count, *whole.axes])
+
+    def scatter(lengths: Sequence[Any], indices: Any, *tensors: Any) -> Any:
+        batches, length, columns, count, *axes = lengths
+
         def loops(given: Sequence[Any], made: Sequence[Any]) -> Any:
-            index, more, *start = given
-            return _loops(made[0], start[0] if start else fill, more, place(index, shape[1]), reduce)
+            index, *more = given
+            start = fill if fill is not None else more.pop()
+            return _loops(made[0], start, updates.read(more), count, place(index, axes), reduce)
 
-        return te.extern([shape], [indices, updates, *data], loops, dtype=str(updates.dtype), name="scatter")
+        shape = [batches, length, columns]
+        return te.extern([shape], [indices, *tensors], loops, dtype=str(data.ty.dtype), name="scatter")
 
-    return bb.emit_te(scatter, indices, updates, *([data] if fill is None else []), primfunc_name_hint="scatter")
+    made = bb.emit_te(scatter, lengths, indices, *updates.tensors, *begins, primfunc_name_hint="scatter")
+    return _reshaped(bb, made, data.ty.shape.values)
 
 
-def _loops(made: Any, start: Any, updates: Any, place: Place, reduce: Callable[[Any, Any], Any]) -> Any:
+def _loops(made: Any, start: Any, updates: Place, count: Any, place: Place, reduce: Callable[[Any, Any], Any]) -> Any:
     """Return the loops of a scatter into ``made``, which begins as ``start``: a buffer, or one number."""
     batches, length, columns = made.shape
-    count = updates.shape[1]
     piece, lanes = _piece(columns, made.dtype)
     pieces = tirx.ceildiv(columns, piece)
     work = batches * columns * (length + count)
@@ -179,7 +236,7 @@ def _loops(made: Any, start: Any, updates: Any, place: Place, reduce: Callable[[
 
                 def add(column: Any) -> None:
                     at = [batch, place(batch, k, column), column]
-                    build.buffer_store(made, reduce(made[tuple(at)], updates[batch, k, column]), at)
+                    build.buffer_store(made, reduce(made[tuple(at)], updates(batch, k, column)), at)
 
                 each_column(add)
         return builder.get()
@@ -206,7 +263,7 @@ def _least(old: Any, new: Any) -> Any:
 
 def _is_nan(x: Any) -> list[Any]:
     """Return the condition that a float is NaN; nothing for other types."""
-    return [x != x] if str(x.ty).startswith("float") else []
+    return [tirx.isnan(x)] if str(x.ty).startswith("float") else []
 
 
 _REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
