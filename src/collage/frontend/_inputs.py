@@ -28,8 +28,8 @@ _LENGTH_OF_ANY_AXIS = 4
 _TENSORS_IN_A_LIST = 3
 
 _PASSES_VALUES_ON = {
-    *("Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose"),
-    "Unsqueeze",
+    *("Cast", "Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice"),
+    *("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
 }
 """Operators whose output holds the values of their first input, in some other order, type or number."""
 

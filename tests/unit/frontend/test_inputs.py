@@ -41,6 +41,16 @@ def read(text: str) -> ir.Model:
     )
 
 
+def test_indices_of_both_ends_of_edges_lie_among_all_nodes() -> None:
+    model = read(
+        "(float[400,400] x, int64[2,900] edges) => (float[900,400] y) <int64 sender = {0}> {"
+        "s = Gather (edges, sender)  y = Gather (x, s) }"
+    )
+    edges = make_inputs(model)["edges"]
+    assert 0 <= edges.min() < 8
+    assert 392 <= edges.max() < 400
+
+
 @pytest.mark.parametrize(
     ("text", "name", "wanted"),
     [

@@ -64,7 +64,11 @@ _WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
 _NO_MERE_COPIES = frozenset(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"))
 """Reductions that change elements even if they reduce no axis."""
 
-_MAY_WRAP = frozenset("Add CumSum Einsum Gemm MatMul Mul Neg Pow ReduceProd ReduceSum ReduceSumSquare Sub Sum".split())  # noqa: SIM905
+_MAY_WRAP = frozenset(
+    """
+    Add CumSum Einsum Gemm MatMul Mul Neg Pow ReduceProd ReduceSum ReduceSumSquare ScatterElements ScatterND Sub Sum
+    """.split()  # noqa: SIM905
+)
 """Operators whose results may exceed the type of their inputs."""
 
 _SUMS = frozenset(("Einsum", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "MatMul", "MatMulInteger", "QLinearMatMul"))
