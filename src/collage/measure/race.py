@@ -153,6 +153,8 @@ class _Race:
             chosen = fixed or self._choose([runner for runner in alive_of(entrants) if not runner.lost])
         rounds = max(self._plan.reporting_rounds, len(chosen.choosing)) if chosen else 0
         entrants, first = [runner for runner in alive_of(entrants) if not runner.lost], chosen
+        if self._plan.is_brief and chosen is not None:
+            entrants = _near(entrants, chosen)
         for _ in range(_ATTEMPTS):
             self._report(entrants, rounds if len(entrants) > 1 else min(rounds, self._plan.rounds))
             # Rounds that contradict a choice make another one, and rounds that choose are not reported.
@@ -288,6 +290,13 @@ def _choose(candidates: Sequence[Runner]) -> Runner | None:
         return sum(other.beats(runner) for other in candidates), runner.finalist.kernels, runner.median_s
 
     return min(fit, key=rank, default=None)
+
+
+def _near(track: Sequence[Runner], chosen: Runner) -> list[Runner]:
+    """Return the choice, the candidates that it did not beat, the fastest single toolchain, and all that are no candidates."""
+    singles = [runner for runner in track if runner.finalist.incumbent]
+    kept = [chosen, min(singles, key=_median_s, default=chosen)]
+    return [r for r in track if r in kept or not r.finalist.is_candidate or not chosen.beats(r)]
 
 
 def _confirmed(track: Sequence[Runner], chosen: Runner | None, *, is_fixed: bool) -> Runner | None:
