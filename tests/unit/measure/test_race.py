@@ -212,6 +212,16 @@ def test_a_brief_race_reports_what_may_be_as_fast_the_best_single_and_the_rival(
     assert times["rival"].ratio[0] == pytest.approx(12 / 8.5, rel=0.05)
 
 
+def test_what_is_far_slower_is_reported_by_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = Finalist("file", "file 0", {"seconds": 0.08}, is_candidate=False)
+    ran, result = blocks_by_name(monkeypatch, entry("single", 0.010), entry("other", 0.012), far)
+    assert ran["single"] == ran["other"] == 4 + 22 and ran["file"] < 4 + 15
+    times = {standing.finalist.name: standing for standing in result.standings}
+    assert times["file"].ratio is not None and times["file"].ratio[0] == pytest.approx(8.0, rel=0.05)
+    assert times["other"].ratio is not None and len(times["other"].rounds_s) == 15
+    assert len(times["file"].rounds_s) == 7
+
+
 def test_a_choice_that_the_reporting_rounds_contradict_falls_back_to_the_best_single() -> None:
     result = run(entry("single", 0.010), entry("mix", 0.008, 3, honest=6))
     assert result.winner is not None
