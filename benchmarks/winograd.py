@@ -29,7 +29,7 @@ from onnx import TensorProto, helper, numpy_helper
 from collage.frontend import make_inputs, place_weights, read_model
 from collage.graph import copy_model
 from collage.target import Target
-from collage.toolchains import LoadOptions, compile_for, registry
+from collage.toolchains import LoadOptions, compile_for, load_for, registry
 from collage.transform import prepare
 
 LENGTH = 4
@@ -82,7 +82,7 @@ def contender(model: ir.Model, text: str, inputs: Mapping[str, Any], threads: in
     toolchain = registry().for_target(target)
     folder.mkdir()
     compiled = compile_for(toolchain, place_weights(copy_model(model), folder), target, folder)
-    kernel = toolchain.load(compiled, target, folder, LoadOptions(threads))
+    kernel = load_for(toolchain, compiled, target, folder, LoadOptions(threads))
     given = [inputs[name] for name in compiled.inputs]
     return lambda: kernel(given)
 
