@@ -46,8 +46,9 @@ def _compile(toolchain: Toolchain, kernel: ir.Model, target: Target, workspace: 
         return toolchain.compile(kernel, target, workspace)
     # Late: it imports onnx_ir, which loading a kernel does not need.
     from collage.toolchains._index_checks import with_index_checks
+    from collage.toolchains._repeated_indices import with_indices_of_rows
 
-    checked = with_index_checks(kernel, _checks_sizes_of(toolchain))
+    checked = with_index_checks(with_indices_of_rows(kernel), _checks_sizes_of(toolchain))
     compiled = toolchain.compile(checked.model, target, workspace)
     if not checked.checks:
         return compiled
@@ -94,8 +95,9 @@ def kernel_for(toolchain: Toolchain, kernel: ir.Model, target: Target) -> ir.Mod
     if _checks_indices(toolchain, target):
         return standard
     from collage.toolchains._index_checks import with_index_checks
+    from collage.toolchains._repeated_indices import with_indices_of_rows
 
-    return with_index_checks(standard, _checks_sizes_of(toolchain)).model
+    return with_index_checks(with_indices_of_rows(standard), _checks_sizes_of(toolchain)).model
 
 
 def support_for(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:
