@@ -283,8 +283,8 @@ class _Writer:
             else:
                 axis = self._new(np.array([n.axis]))
                 parts.append(self._before(use, "Gather", [self._shape(n.tensor), axis], ir.DataType.INT64, (1,)))
-        axis, to = ir.AttrInt64("axis", 0), ir.AttrInt64("to", int(dtype))
-        joined = parts[0] if len(parts) == 1 else self._before(use, "Concat", parts, ir.DataType.INT64, shape, [axis])
+        first, to = ir.AttrInt64("axis", 0), ir.AttrInt64("to", int(dtype))
+        joined = parts[0] if len(parts) == 1 else self._before(use, "Concat", parts, ir.DataType.INT64, shape, [first])
         whole = joined if dtype == ir.DataType.INT64 else self._before(use, "Cast", [joined], dtype, shape, [to])
         one, none = self._new(np.array([1], dtype.numpy())), self._new(np.array([0], dtype.numpy()))
         most = whole if use.is_count else self._before(use, "Sub", [whole, one], dtype, shape)

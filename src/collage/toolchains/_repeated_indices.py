@@ -36,7 +36,7 @@ def with_indices_of_rows(kernel: ir.Model) -> ir.Model:
         shape = ir.Value(
             name=names.fresh("rows"),
             type=ir.TensorType(tensor.dtype),
-            shape=ir.Shape(tensor.shape),
+            shape=ir.Shape([2 if is_scatter else 1]),
             const_value=tensor,
         )
         kernel.graph.register_initializer(shape)

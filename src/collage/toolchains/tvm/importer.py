@@ -311,13 +311,13 @@ def _broadcast(length: Any, wanted: Any) -> Any:
 
 
 _INDEXED: Mapping[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
-    "Gather": lambda bb, inputs, attrs: gathered(bb, *inputs, attrs.get("axis", 0)),
-    "GatherElements": lambda bb, inputs, attrs: gathered_elements(bb, *inputs, attrs.get("axis", 0)),
-    "GatherND": lambda bb, inputs, attrs: gathered_points(bb, *inputs, attrs.get("batch_dims", 0)),
-    "ScatterElements": lambda bb, inputs, attrs: scattered_elements(
-        bb, *inputs, attrs.get("axis", 0), _reduction(attrs)
+    "Gather": lambda bb, given, attrs: gathered(bb, given[0], given[1], attrs.get("axis", 0)),
+    "GatherElements": lambda bb, given, attrs: gathered_elements(bb, given[0], given[1], attrs.get("axis", 0)),
+    "GatherND": lambda bb, given, attrs: gathered_points(bb, given[0], given[1], attrs.get("batch_dims", 0)),
+    "ScatterElements": lambda bb, given, attrs: scattered_elements(
+        bb, given[0], given[1], given[2], attrs.get("axis", 0), _reduction(attrs)
     ),
-    "ScatterND": lambda bb, inputs, attrs: scattered_points(bb, *inputs, _reduction(attrs)),
+    "ScatterND": lambda bb, given, attrs: scattered_points(bb, given[0], given[1], given[2], _reduction(attrs)),
 }
 """Operators with indices; see ``indexed``."""
 

@@ -166,10 +166,11 @@ def _updates(bb: Any, updates: Any, whole: _Whole, *, is_of_rows: bool) -> _Upda
         is_of_rows: True if K is their first axis.
     """
     made = bb.lookup_binding(updates) if isinstance(updates, relax.Var) and is_of_rows else None
-    is_made_here = isinstance(made, relax.Call) and made.op == ir.Op.get("relax.call_tir")
-    attributes = bb.get()[made.args[0]].attrs if is_made_here else None
+    attributes = None
+    if isinstance(made, relax.Call) and made.op == ir.Op.get("relax.call_tir"):
+        attributes = bb.get()[made.args[0]].attrs
     batches, _, columns = whole.shape
-    if attributes is None or _OF_ROWS not in attributes:
+    if made is None or attributes is None or _OF_ROWS not in attributes:
         flat = _reshaped(bb, updates, [batches, whole.count, columns])
         return _Updates([flat], lambda given: lambda *place: given[0][place])
     x, indices = made.args[1].fields
