@@ -21,6 +21,7 @@ from collage.testing._toolchain_case import ToolchainTestCase, with_weights_in_f
 from collage.testing._toolchain_kernels import COMMON, kernel
 from collage.toolchains import LoadOptions
 from collage.toolchains.onnxruntime.toolchain import OnnxRuntimeToolchain
+from collage.toolchains.onnxruntime.unoptimised import UnoptimisedModel
 
 TARGET = Target.parse("llvm -compiler=onnxruntime")
 
@@ -167,3 +168,21 @@ def test_nothing_is_reported_to_anybody(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program]
     subprocess.run(command, check=True, timeout=120, env={**environment, "TMPDIR": str(tmp_path)})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("reduction", "add"), [("add", np.add), ("max", np.maximum)])
+def test_sums_at_equal_points_lose_no_update(reduction: str, add: np.ufunc, tmp_path: Path) -> None:
+    text = (
+        "(float[40,64] x, int64[9000,1] i, float[9000,64] u) => (float[40,64] y)"
+        f'{{y = ScatterND <reduction = "{reduction}"> (x, i, u)}}'
+    )
+    rng = np.random.default_rng(0)
+    x, u = rng.standard_normal((40, 64)).astype("f"), rng.standard_normal((9000, 64)).astype("f")
+    i, right = rng.integers(0, 40, (9000, 1)), x.copy()
+    add.at(right, i[:, 0], u)
+    compiled = OnnxRuntimeToolchain().compile(kernel("k", text), TARGET, tmp_path)
+    loaded = OnnxRuntimeToolchain().load(compiled, TARGET, tmp_path, LoadOptions(threads=2))
+    path = tmp_path / compiled.metadata["model"]
+    for _ in range(5):
+        np.testing.assert_array_equal(loaded([x, i, u])[0], right)
+        np.testing.assert_array_equal(UnoptimisedModel(path).run({"x": x, "i": i, "u": u}, ["y"])["y"], right)

@@ -109,14 +109,19 @@ class OnnxRuntimeToolchain(ToolchainBase):
         _session(workspace / files[0], target, options)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
-        metadata = {"model": files[0], "in_place": _writes_in_place(kernel.graph)} | (
-            {IN_FLOATS: in_floats} if in_floats else {}
-        )
+        metadata = {
+            "model": files[0],
+            "in_place": _writes_in_place(kernel.graph),
+            "one_thread": any(map(_loses_updates, kernel.graph.all_nodes())),
+            **({IN_FLOATS: in_floats} if in_floats else {}),
+        }
         return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata=metadata)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Make a session."""
         check_options(target, _OPTIONS)
+        if compiled.metadata.get("one_thread"):
+            target = target.with_options(threads="1")
         with started_meanwhile() as started:
             session = _shared_session(workspace, compiled.metadata["model"], target, options)
         # Those that it starts with its vendor's defaults know their places.
@@ -318,6 +323,11 @@ def narrow_type(name: str) -> ir.DataType | None:
     inner = name.removeprefix("tensor(").removesuffix(")").upper()
     dtype = ir.DataType.__members__.get(inner)
     return dtype if dtype is not None and dtype.numpy().isbuiltin != 1 else None
+
+
+def _loses_updates(node: ir.Node) -> bool:
+    """True if several threads of ONNX Runtime add to one element at once, where points are equal."""
+    return node.op_type == "ScatterND" and node.attributes.get_string("reduction", "none") != "none"
 
 
 def _writes_in_place(graph: ir.Graph) -> bool:

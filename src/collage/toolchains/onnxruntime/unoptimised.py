@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collage._errors import CompileError, Unsupported
+from collage.frontend import all_nodes
 from collage.toolchains.onnxruntime.toolchain import from_ort, narrow_type, to_ort
 from collage.toolchains.sdk.model_files import one_line
 
@@ -125,6 +126,8 @@ class _OnnxRuntime:
         options = ort.SessionOptions()
         options.log_severity_level = _SILENT
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if any(node.op_type == "ScatterND" for node in all_nodes(proto.graph.node)):
+            options.intra_op_num_threads = 1  # Several threads lose updates where points are equal.
         providers = ["CPUExecutionProvider"]
         self.name = f"onnxruntime {ort.__version__} without graph optimisations"
         proto.graph.output.extend(type(proto.graph.output[0])(name=name) for name in more)
