@@ -88,7 +88,7 @@ def scattered_elements(rng: np.random.Generator, reduction: str, dtype: str, ran
         axis = int(rng.integers(0, rank))
         count = int(rng.choice([0, 1, 5, 11]))
         whole = [*shape[:axis], count, *shape[axis + 1 :]]
-        kept = [n if i == axis or not count or rng.random() < 0.4 else 1 for i, n in enumerate(whole)]
+        kept = [n if not count or rng.random() < (0.8 if i == axis else 0.4) else 1 for i, n in enumerate(whole)]
         indices = rng.integers(-shape[axis], shape[axis], kept).astype(rng.choice(["int32", "int64"]))
         feeds = {"x": numbers(rng, (*shape,), dtype), "i": indices, "u": numbers(rng, (*whole,), dtype)}
         attributes = {"axis": axis - rank * int(rng.integers(0, 2)), "reduction": reduction}
@@ -114,7 +114,7 @@ def gathers(rng: np.random.Generator, dtype: str) -> Iterator[Case]:
         i = rng.integers(-shape[axis], shape[axis], some).astype(rng.choice(["int32", "int64"]))
         yield Case("Gather", {"x": x, "i": i}, {"axis": axis - rank * int(rng.integers(0, 2))})
         whole = [*shape[:axis], count, *shape[axis + 1 :]]
-        kept = [n if at == axis or not count or rng.random() < 0.4 else 1 for at, n in enumerate(whole)]
+        kept = [n if not count or rng.random() < (0.8 if at == axis else 0.4) else 1 for at, n in enumerate(whole)]
         i = rng.integers(-shape[axis], shape[axis], kept)
         yield Case(
             "GatherElements", {"x": x, "i": i}, {"axis": axis}, None if kept == whole or 0 in whole else tuple(whole)
@@ -184,6 +184,30 @@ def test_what_is_scattered_into_one_constant_number(filling: float, tmp_path: Pa
     (made,) = run(model, given, tmp_path)
     np.testing.assert_array_equal(made, right[0])
     assert np.array_equal(np.signbit(made), np.signbit(right[0]))
+
+
+@pytest.mark.parametrize("repeated", [0, 1, (0, 1), None])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_constant_indices_that_are_alike(axis: int, repeated: int | tuple[int, ...] | None, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    i = (
+        rng.integers(-4, 4, (4, 4))
+        if repeated is None
+        else np.zeros((4, 4), np.int64) + rng.integers(-4, 4, (4, 4)).min(repeated, keepdims=True)
+    )
+    x, u = numbers(rng, (4, 4), "float32"), numbers(rng, (4, 4), "float32")
+    model, given = model_of(
+        [
+            Case("ScatterElements", {"x": x, "i": i, "u": u}, {"axis": axis, "reduction": "add"}),
+            Case("GatherElements", {"x": x, "i": i}, {"axis": axis}),
+        ]
+    )
+    right = expected(model, given)
+    for name in ("i0", "i1"):
+        model.graph.initializer.append(numpy_helper.from_array(given.pop(name), name))
+        model.graph.input.remove(next(each for each in model.graph.input if each.name == name))
+    for made, wanted in zip(run(model, given, tmp_path), right, strict=True):
+        np.testing.assert_array_equal(made, wanted)
 
 
 MESSAGES = """

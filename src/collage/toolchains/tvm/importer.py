@@ -148,7 +148,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
                     given = [inputs[0], *(value for value in whole if value is not None)]
                     y = self.bb.normalize(super()._convert_operator("Conv", onnx_input(given), attrs, opset))
                     return relax.op.strided_slice(y, [1], [0], [int(inputs[1].ty.shape.values[0])])
-        if op_name in _INDEXED and all(map(_has_lengths, inputs)):
+        if op_name in _INDEXED and all(map(_has_lengths, inputs)) and not _may_hold_lengths(op_name, inputs[0]):
             return _INDEXED[op_name](self.bb, inputs, attrs)
         if op_name == "Einsum":
             _refuse_unlike_lengths(attrs["equation"].decode(), inputs)
@@ -324,6 +324,11 @@ _INDEXED: Mapping[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] =
 
 def _reduction(attrs: Mapping[str, Any]) -> str:
     return str(attrs.get("reduction", b"none").decode())
+
+
+def _may_hold_lengths(op_name: str, x: Any) -> bool:
+    """True for what TVM may compute while it compiles: a number of a list of integers, which may be a shape."""
+    return op_name == "Gather" and x.ty.ndim == 1 and not _is_float(x)
 
 
 def _has_lengths(x: Any) -> bool:

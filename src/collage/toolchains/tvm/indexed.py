@@ -55,7 +55,7 @@ def gathered(bb: Any, x: Any, indices: Any, axis: int) -> Any:
 def gathered_elements(bb: Any, x: Any, indices: Any, axis: int) -> Any:
     """``GatherElements``: an element for each index, from the same place on all other axes."""
     axis, shape = axis % x.ty.ndim, indices.ty.shape.values
-    once = _once(bb, indices)
+    once = _once(bb, indices, axis)
     lengths, others, repeated = (
         [*y.ty.shape.values[:axis], *y.ty.shape.values[axis + 1 :]] for y in (x, indices, once)
     )
@@ -97,7 +97,7 @@ def scattered_elements(bb: Any, data: Any, indices: Any, updates: Any, axis: int
     axis, shape = axis % data.ty.ndim, data.ty.shape.values
     count = indices.ty.shape.values[axis]
     before, after = _product(shape[:axis]), _product(shape[axis + 1 :])
-    once = _once(bb, indices)
+    once = _once(bb, indices, axis)
     lengths = once.ty.shape.values
     parts = (lengths[:axis], shape[:axis]), (lengths[axis + 1 :], shape[axis + 1 :])
     if not all(_are_ones(part) or _are_equal(part, whole) for part, whole in parts):
@@ -284,12 +284,12 @@ def _only_number(data: Any) -> Any | None:
     return tirx.const(array.flat[0].item(), str(array.dtype))
 
 
-def _once(bb: Any, indices: Any) -> Any:
-    """Return indices without what repeats them along axes, of length 1 there."""
+def _once(bb: Any, indices: Any, axis: int) -> Any:
+    """Return indices without what repeats them along other axes than ``axis``, of length 1 there."""
     if isinstance(indices, tvm.ir.GenericConst):
         array = indices.value.numpy()
-        for axis in range(array.ndim):
-            first = array.take([0], axis) if array.shape[axis] else array
+        for other in set(range(array.ndim)) - {axis}:
+            first = array.take([0], other) if array.shape[other] else array
             if np.array_equal(np.broadcast_to(first, array.shape), array):
                 array = first
         return relax.const(array, str(array.dtype))
@@ -297,8 +297,9 @@ def _once(bb: Any, indices: Any) -> Any:
     if not (isinstance(made, relax.Call) and made.op == ir.Op.get("relax.broadcast_to")):
         return indices
     source = made.args[0]
-    shape = source.ty.shape.values
-    return _reshaped(bb, source, [*[1] * (indices.ty.ndim - len(shape)), *shape])
+    shape = [*[1] * (indices.ty.ndim - source.ty.ndim), *source.ty.shape.values]
+    is_whole = _are_equal([shape[axis]], [indices.ty.shape.values[axis]])
+    return _reshaped(bb, source, shape) if is_whole else indices
 
 
 def _where_long(x: Any, place: Sequence[Any]) -> list[Any]:
