@@ -134,9 +134,9 @@ class _Whole(NamedTuple):
     """The lengths of a scatter.
 
     Attributes:
-        shape: Those of the data, [B, D, C].
+        shape: Lengths of the data, [B, D, C].
         count: K, the number of indices.
-        axes: Those of the axes that an index points along, whose product is D.
+        axes: Lengths of the axes that an index points along, whose product is D.
     """
 
     shape: Sequence[Any]
@@ -145,7 +145,7 @@ class _Whole(NamedTuple):
 
 
 class _Updates(NamedTuple):
-    """What is scattered, [B, K, C].
+    """The values that are scattered, [B, K, C].
 
     Attributes:
         tensors: The tensors that it is read from.
