@@ -183,13 +183,14 @@ def _row_of(place: SubGraph) -> str:
 
 def _form(node: ir.Node) -> str:
     """Return an operator type with what decides its speed: the window, the groups, or that no operand is constant."""
-    second = tuple(node.inputs[1].shape or ()) if len(node.inputs) > 1 and node.inputs[1] is not None else None
-    if node.op_type in ("Conv", "ConvTranspose") and second is not None:
-        window = "x".join(str(axis) for axis in second[2:])
+    second = node.inputs[1] if len(node.inputs) > 1 else None
+    if node.op_type in ("Conv", "ConvTranspose") and second is not None and second.shape is not None:
+        lengths = tuple(second.shape)
+        window = "x".join(map(str, lengths[2:]))
         groups = node.attributes.get_int("group", 1)
-        kind = "" if groups < 2 else " depthwise" if second[1:2] == (1,) else " grouped"
+        kind = "" if groups < 2 else " depthwise" if lengths[1:2] == (1,) else " grouped"
         return f"{node.op_type} {window}{kind}"
-    if node.op_type == "MatMul" and second is not None and constant_tensor(node.inputs[1]) is None:
+    if node.op_type == "MatMul" and second is not None and constant_tensor(second) is None:
         return "MatMul of values"
     return node.op_type
 

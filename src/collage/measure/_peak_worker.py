@@ -64,7 +64,7 @@ class PeakWorker:
         rates = [max(flops)]
         for size in self._sizes:
             source, goal = (array[: max(1, size // 8)] for array in (self._source, self._goal))
-            taken_s = []
+            taken_s: list[float] = []
             for action in (partial(np.copyto, goal, source), partial(np.dot, source, goal)):
                 taken_s.append(_usual_s(action, starts_at))
                 starts_at += _SLOT_S
