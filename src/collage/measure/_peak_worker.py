@@ -75,7 +75,8 @@ class PeakWorker:
 def _usual_s(action: Callable[[], object], starts_at: float) -> float:
     while time.monotonic() < starts_at:
         pass
-    taken_s, now = [], time.perf_counter()
+    taken_s: list[float] = []
+    now = time.perf_counter()
     ends_at = now + _SLOT_S
     while now < ends_at or not taken_s:
         before = now
