@@ -39,8 +39,8 @@ def show_headroom(path: Path, targets: Sequence[str] | None, options: Mapping[st
 
 def table_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Return the lines of the table, of at most 80 columns."""
-    whole = "the fastest library as a whole" if found["is_whole"] else "which takes most of it, and others for the rest"
-    yield f"{_figure(found['time_ms'])} ms on {found['base']}, {whole}, with {found['threads']} threads"
+    others = "" if found["is_whole"] else ", and on others what it refuses"
+    yield f"{_figure(found['time_ms'])} ms on {found['base']}{others}, with {found['threads']} threads"
     yield ""
     yield _line(_HEADS)
     rows, left = found["rows"][:_MOST_ROWS], found["rows"][_MOST_ROWS:]

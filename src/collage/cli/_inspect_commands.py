@@ -63,12 +63,12 @@ def inspect(
         bool,
         typer.Option(
             "--headroom",
-            help="Measure where the time goes, for a minute or two, and show how far that is from the machine's limit.",
+            help="Measure where the time goes, and how far that is from the machine's limit.",
         ),
     ] = False,
     time_budget: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Time for --headroom, e.g. 5m. The whole model is timed in any case."),
+        typer.Option(metavar="TIME", help="Time for --headroom, e.g. 5m."),
     ] = None,
     threads: Threads = 0,
     target: Targets = None,

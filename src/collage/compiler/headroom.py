@@ -1,7 +1,7 @@
 """The headroom of a model: where its time goes, how fast the libraries are there, and how far that is from the limit.
 
 The model is cut into the kernels that ``FuseOps`` makes: an operator with the elementwise ones around it. Where the time of
-the whole model goes, the profiler of the fastest library says. Then each distinct chain is timed as a kernel of its own on every
+the whole model goes, the profiler of the fastest library that has one says. Then each distinct chain is timed as a kernel of its own on every
 target, the longest first. A library may merge more than a chain. Then the time stands where its profiler puts it.
 """
 
@@ -40,7 +40,7 @@ from collage.options import CompileOptions, compile_options
 from collage.plan import PlannedKernel
 from collage.system.scratch import scratch
 from collage.target import Target, TargetLike
-from collage.toolchains import Registry, registry
+from collage.toolchains import Profiler, Registry, registry
 
 __all__ = ["CHAINS_S", "headroom"]
 
@@ -127,7 +127,11 @@ def headroom(
         rates = measure_rates(session.cores)
         chains = _chains(problem, session, rates)
         libraries = [target for target in problem.menu if not target.is_native] or list(problem.menu)
-        baselines = baselines_of(problem, libraries, session)
+        # A whole model that a target refuses takes a build of each operator, for a time that cannot be split up.
+        profiled = [target for target in libraries if isinstance(toolchains.for_target(target), Profiler)]
+        baselines = baselines_of(problem, profiled, session)
+        if not any(found.ranges for found in baselines.values()):
+            baselines = baselines_of(problem, libraries, session)
         base = _base(baselines)
         seconds = _node_seconds(base, baselines)
         for chain in chains:
@@ -144,7 +148,7 @@ def headroom(
             "lengths": str(assumed_lengths(problem.model, problem.options.dims, options.dims) or ""),
             **found,
             "threads": session.cores,
-            "targets": [_whole(baselines[target]) for target in libraries],
+            "targets": [_whole(found) for found in baselines.values()],
             "took_s": round(time.monotonic() - began, 1),
         }
 
