@@ -63,7 +63,7 @@ def inspect(
         bool,
         typer.Option(
             "--headroom",
-            help="Measure where the time goes, and how far that is from the machine's limit.",
+            help="Measure where time goes, and how far that is from the machine's limit.",
         ),
     ] = False,
     time_budget: Annotated[
@@ -116,17 +116,9 @@ def inspect(
             verify,
         )
         return show_machines(model, has_options=any(asked), json=json)
-    if headroom:
-        if coverage or devices or passes:
-            raise UsageError(
-                "--headroom, --coverage, --devices and --passes each show something else: give one of them"
-            )
-        from collage.cli._headroom import show_headroom
-
-        budget_s = None if time_budget is None else read_budget(time_budget)
-        told: dict[str, Any] = {"dims": read_lengths(dim), "fixed": read_dims(fix, "--fix"), "threads": threads}
-        return show_headroom(model, target or None, {**told, "time_budget_s": budget_s}, json=json)
-    if time_budget is not None or threads:
+    if headroom and (coverage or devices is not None or passes is not None):
+        raise UsageError("--headroom, --coverage, --devices and --passes each show something else: give one of them")
+    if not headroom and (time_budget is not None or threads):
         raise UsageError("--time-budget and --threads go with --headroom: nothing else is measured")
     if devices is not None:
         from collage.cli._devices import show_devices
@@ -151,6 +143,12 @@ def inspect(
             "--print-before, --print-after, --time, --verify, --opt-level, --disable-pass and --pass-config go with "
             '--passes "A,B"'
         )
+    if headroom:
+        from collage.cli._headroom import show_headroom
+
+        budget_s = None if time_budget is None else read_budget(time_budget)
+        told: dict[str, Any] = {"dims": read_lengths(dim), "fixed": read_dims(fix, "--fix"), "threads": threads}
+        return show_headroom(model, target or None, {**told, "time_budget_s": budget_s}, json=json)
     from collage.cli._report import print_inspection
     from collage.compiler.pipeline import CompileOptions
     from collage.inspection import inspect as inspect_

@@ -1,8 +1,8 @@
 """The headroom of a model: where its time goes, how fast the libraries are there, and how far that is from the limit.
 
-The model is cut into the kernels that ``FuseOps`` makes: an operator with the elementwise ones around it. Where the time of
-the whole model goes, the profiler of the fastest library that has one says. Then each distinct chain is timed as a kernel of its own on every
-target, the longest first. A library may merge more than a chain. Then the time stands where its profiler puts it.
+The model is cut into the kernels that ``FuseOps`` makes: an operator with the elementwise ones around it. The profiler of
+the fastest library that has one says where the time of the whole model goes. Then each distinct chain is timed as a kernel of
+its own on every target, the longest first. If a library merges more than a chain, the time stands where its profiler puts it.
 """
 
 from __future__ import annotations
