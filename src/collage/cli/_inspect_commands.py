@@ -100,21 +100,8 @@ def inspect(
     from collage.runtime import is_artefact
 
     if is_artefact(model):
-        asked = (
-            coverage,
-            headroom,
-            time_budget,
-            threads,
-            target,
-            dim,
-            fix,
-            passes,
-            devices,
-            print_before,
-            print_after,
-            time,
-            verify,
-        )
+        shown = (coverage, headroom, time_budget, threads, passes, devices)
+        asked = (*shown, target, dim, fix, print_before, print_after, time, verify)
         return show_machines(model, has_options=any(asked), json=json)
     if headroom and (coverage or devices is not None or passes is not None):
         raise UsageError("--headroom, --coverage, --devices and --passes each show something else: give one of them")

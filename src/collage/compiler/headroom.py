@@ -52,6 +52,10 @@ _LEAST_SHARE = 0.1
 """The least share of a kernel's time that is left when the cost of the call is taken off."""
 _LEAST_S = 1e-9
 """Least weight of a chain in a profile that is made of the times of chains."""
+_MOST_DEPTH = 12
+"""Operators on a path through a chain. The longest usual one has ten: a convolution, a scale and a written-out activation."""
+_MOST_FUSIONS = 10_000
+"""Fusions that are looked at. A chain of 1,000 elementwise operators has as many of up to that depth, which takes seconds."""
 _SHOWN_TYPES = 3
 """Distinct operator types of a chain that name its row; chains that share them share the row."""
 
@@ -156,7 +160,8 @@ def headroom(
 def _chains(problem: Problem, session: MeasureSession, rates: MachineRates) -> list[_Chain]:
     """Return the distinct chains of a model, with their limits."""
     graph, native = problem.graph, Target("llvm")
-    covered = [kernel.sub_graph for kernel in fused_kernels(graph, native)]
+    fused = fused_kernels(graph, native, max_depth=_MOST_DEPTH, max_candidates=_MOST_FUSIONS)
+    covered = [kernel.sub_graph for kernel in fused]
     left = (1 << len(graph)) - 1 - sum(place.inside.bits for place in covered)
     workloads = [(Workload(graph, partial(shape_in, values)), weight) for values, weight in session.occasions]
     all_weight_bytes = max(workload.weight_bytes for workload, _ in workloads)
@@ -246,6 +251,8 @@ def _time_alone(
     whole: Outcome,
 ) -> None:
     """Time each chain as a kernel of its own on every target, the longest first, while there is time."""
+    if time.monotonic() > ends_at:
+        return
     estimator = MeasuringCostEstimator(session, weight_bytes(problem.model))
     dispatch_s = {target: measure_overheads(target, session).dispatch_s for target in targets}
     most_s = math.inf if whole.time is None else whole.time.median_s
