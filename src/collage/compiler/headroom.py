@@ -27,7 +27,7 @@ from collage.compiler.refusals import check_reference
 from collage.compiler.survey import baselines_of
 from collage.cost.outcome import Outcome
 from collage.database.database import Database
-from collage.graph import IndexSet, SubGraph, constant_tensor, main_op_type
+from collage.graph import DataflowGraph, IndexSet, SubGraph, constant_tensor, main_op_type
 from collage.measure.baselines import Baselines, TargetBaseline
 from collage.measure.estimator import MeasuringCostEstimator
 from collage.measure.jobs import weight_bytes
@@ -129,7 +129,10 @@ def headroom(
             raise NothingCanRun(f"nothing can be measured: {survey.reference.failure}")
         say("measuring the rates of this machine")
         rates = measure_rates(session.cores)
-        chains = _chains(problem, session, rates)
+        workloads = [
+            (Workload(problem.graph, partial(shape_in, values)), weight) for values, weight in session.occasions
+        ]
+        chains = _chains(problem, workloads, rates)
         libraries = [target for target in problem.menu if not target.is_native] or list(problem.menu)
         # A whole model that a target refuses takes a build of each operator, for a time that cannot be split up.
         profiled = [target for target in libraries if isinstance(toolchains.for_target(target), Profiler)]
@@ -137,7 +140,7 @@ def headroom(
         if not any(found.ranges for found in baselines.values()):
             baselines = baselines_of(problem, libraries, session)
         base = _base(baselines)
-        seconds = _node_seconds(base, baselines)
+        seconds = _without_views(_node_seconds(base, baselines), problem.graph, workloads[0][0])
         for chain in chains:
             chain.time_s = sum(seconds.get(i, 0.0) for i in IndexSet(chain.bits))
         ends_at = began + options.time_budget_s if options.time_budget_s else time.monotonic() + CHAINS_S
@@ -157,13 +160,12 @@ def headroom(
         }
 
 
-def _chains(problem: Problem, session: MeasureSession, rates: MachineRates) -> list[_Chain]:
+def _chains(problem: Problem, workloads: Sequence[tuple[Workload, float]], rates: MachineRates) -> list[_Chain]:
     """Return the distinct chains of a model, with their limits."""
     graph, native = problem.graph, Target("llvm")
     fused = fused_kernels(graph, native, max_depth=_MOST_DEPTH, max_candidates=_MOST_FUSIONS)
     covered = [kernel.sub_graph for kernel in fused]
     left = (1 << len(graph)) - 1 - sum(place.inside.bits for place in covered)
-    workloads = [(Workload(graph, partial(shape_in, values)), weight) for values, weight in session.occasions]
     all_weight_bytes = max(workload.weight_bytes for workload, _ in workloads)
     found: dict[Hashable, _Chain] = {}
     for place in (*covered, *(SubGraph(graph, IndexSet(1 << i)) for i in IndexSet(left))):
@@ -230,6 +232,19 @@ def _node_seconds(base: TargetBaseline, baselines: Baselines) -> dict[int, float
         for i, value in found.profile.items():
             seconds[i] = min(value, seconds.get(i, math.inf))
     return {**seconds, **base.profile} if base.profile else {}
+
+
+def _without_views(seconds: Mapping[int, float], graph: DataflowGraph, workload: Workload) -> dict[int, float]:
+    """Count the time of each view with the first operator that reads it.
+
+    Views take none. A library that replaces an operator by some of its own names them after the view before it.
+    """
+    found = dict(seconds)
+    for i in range(len(graph)):
+        if i in found and graph.consumers(i) and workload.is_free(SubGraph(graph, IndexSet(1 << i))):
+            reader = graph.consumers(i)[0]
+            found[reader] = found.get(reader, 0.0) + found.pop(i)
+    return found
 
 
 def _profile_by_chains(chains: Sequence[_Chain], base: TargetBaseline) -> None:
