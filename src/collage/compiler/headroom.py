@@ -137,8 +137,8 @@ def headroom(
         # A whole model that a target refuses takes a build of each operator, for a time that cannot be split up.
         profiled = [target for target in libraries if isinstance(toolchains.for_target(target), Profiler)]
         baselines = baselines_of(problem, profiled, session)
-        if not any(found.ranges for found in baselines.values()):
-            baselines = baselines_of(problem, libraries, session)
+        if not any(outcome.time for found in baselines.values() for outcome in found.outcomes):
+            baselines = baselines_of(problem, problem.menu, session)
         base = _base(baselines)
         seconds = _without_views(_node_seconds(base, baselines), problem.graph, workloads[0][0])
         for chain in chains:
