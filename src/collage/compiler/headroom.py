@@ -2,7 +2,7 @@
 
 The model is cut into the kernels that ``FuseOps`` makes: an operator with the elementwise ones around it. The profiler of
 the fastest library that has one says where the time of the whole model goes. Then each distinct chain is timed as a kernel of
-its own on every target, the longest first. If a library merges more than a chain, the time stands where its profiler puts it.
+its own on every target, the longest of each row first. If a library merges more than a chain, the time stands where its profiler puts it.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def _time_alone(
     ends_at: float,
     whole: Outcome,
 ) -> None:
-    """Time each chain as a kernel of its own on every target, the longest first, while there is time."""
+    """Time each chain as a kernel of its own on every target, while there is time: the longest of each row, then others."""
     if time.monotonic() > ends_at:
         return
     estimator = MeasuringCostEstimator(session, weight_bytes(problem.model))
@@ -274,6 +274,8 @@ def _time_alone(
     # Kernels that were made earlier, and values other than tensors, cannot be had alone.
     left = [chain for chain in chains if not chain.is_free and chain.places[0].is_valid()]
     left.sort(key=lambda chain: (chain.time_s, chain.limit_s or 0.0), reverse=True)
+    firsts = {chain.row: chain for chain in reversed(left)}
+    left.sort(key=lambda chain: firsts[chain.row] is not chain)
     total, longest_s = len(left), 0.0
     while left and (began := time.monotonic()) + longest_s < ends_at:
         batch, left = left[:_BATCH], left[_BATCH:]
