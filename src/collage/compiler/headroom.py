@@ -1,8 +1,9 @@
 """The headroom of a model: where its time goes, how fast the libraries are there, and how far that is from the limit.
 
 The model is cut into the kernels that ``FuseOps`` makes: an operator with the elementwise ones around it. The profiler of
-the fastest library that has one says where the time of the whole model goes. Then each distinct chain is timed as a kernel of
-its own on every target, the longest of each row first. If a library merges more than a chain, the time stands where its profiler puts it.
+the fastest library that has one says where the time of the whole model goes. Then distinct chains are timed as kernels of their
+own on every target, the longest of each row first. If a library merges several chains, the time stands where its profiler
+puts it.
 """
 
 from __future__ import annotations
