@@ -66,7 +66,7 @@ class _Chain:
     """All chains of a model that are alike but for names and weights.
 
     Attributes:
-        places: Where they are.
+        places: The chains themselves.
         row: Name of the row that sums them up.
         work: The work of one, and its share of all runs, for each set of lengths; empty if it is not known.
         is_free: True if it moves no data.
