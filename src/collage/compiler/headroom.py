@@ -347,7 +347,8 @@ def _row(
         "fastest_ms": 1e3 * fastest_s,
         "fastest": max(by_library, key=by_library.__getitem__),
         "limit_ms": None if limit_s is None else 1e3 * limit_s,
-        "over_limit": fastest_s / limit_s if limit_s else None,
+        # Nothing is known of what is merged into other rows, and was not timed alone.
+        "over_limit": fastest_s / limit_s if limit_s and fastest_s else None,
         "native_ms": 1e3 * ours_s if theirs_s else None,
         "native_over_fastest": ours_s / theirs_s if theirs_s else None,
         "chains": [_chain(chain) for chain in sorted(chains, key=lambda each: -each.time_s)],

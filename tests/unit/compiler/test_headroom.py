@@ -73,10 +73,11 @@ def test_the_fastest_is_a_library_inside_the_model_or_alone() -> None:
         chain("c", 4.0, {LEFT: 5.0, NATIVE: 10.0}),
         chain("c", 0.0, {LEFT: 3.0}),
         chain("d", 1.0, {}, None),
+        chain("e", 0.0, {}),
     ]
     found = _as_json(chains, [LEFT, RIGHT], BASE, RATES)
     rows = {row["operators"]: row for row in found["rows"]}
-    assert list(rows) == ["a", "b", "c", "d"], "the longest above their limits come first"
+    assert list(rows) == ["a", "b", "c", "d", "e"], "the longest above their limits come first"
     assert sum(row["time_ms"] for row in rows.values()) == found["time_ms"] == 20e3
     assert sum(row["share"] for row in rows.values()) == pytest.approx(1.0)
     assert (rows["a"]["fastest_ms"], rows["a"]["fastest"], rows["a"]["over_limit"]) == (6e3, "right", 3.0)
@@ -84,7 +85,10 @@ def test_the_fastest_is_a_library_inside_the_model_or_alone() -> None:
     assert (rows["b"]["fastest_ms"], rows["b"]["fastest"], rows["b"]["native_ms"]) == (5e3, "left", None)
     assert (rows["c"]["fastest_ms"], rows["c"]["native_over_fastest"]) == (4e3, 2.0)
     assert (rows["d"]["limit_ms"], rows["d"]["over_limit"]) == (None, None)
-    assert found["timed_chains"] == [4, 6] and found["timed_share"] == 0.7
+    assert (rows["e"]["limit_ms"], rows["e"]["over_limit"]) == (1e3, None), (
+        "merged into another row, and not timed alone"
+    )
+    assert found["timed_chains"] == [4, 7] and found["timed_share"] == 0.7
 
 
 def test_a_native_target_that_stands_alone_is_its_own_library() -> None:
