@@ -52,6 +52,7 @@ def test_it_fits_a_narrow_terminal_and_the_rest_is_one_row() -> None:
 
 def test_sums_leave_out_what_is_not_known() -> None:
     lines = list(table_lines(found([row("MatMul", 8.0, 2.0, 6.0), row("If", 4.0, None)])))
+    assert any(" >999" in line for line in table_lines(found([row("Neg", 4.0, 1e-6)])))
     cells = [line.split() for line in lines if line.startswith(("MatMul", "If", "all"))]
     assert cells[0] == ["MatMul", "2", "8.00", "10.0%", "4.00", "onnxruntime", "2.00", "1.50"]
     assert cells[1] == ["If", "2", "4.00", "10.0%", "2.00", "onnxruntime"]
