@@ -41,6 +41,7 @@ def two_convolutions() -> onnx.ModelProto:
     return model_of(nodes, {"x": (float_, [1, 4, 8, 8])}, {"y": (float_, [1, 3])}, weights)
 
 
+@pytest.mark.slow
 def test_rows_are_what_toolchains_declare(two_convolutions: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(headroom_module, "measure_rates", lambda _: RATES)
     # Where kernels take no time but what they declare, an empty one is run for very long.
