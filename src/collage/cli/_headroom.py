@@ -10,7 +10,7 @@ from typing import Any
 
 from collage.cli._console import print_json, progress
 from collage.system.progress import Note
-from collage.system.texts import printable
+from collage.system.texts import counted, printable
 
 __all__ = ["show_headroom", "table_lines"]
 
@@ -41,7 +41,7 @@ def show_headroom(path: Path, targets: Sequence[str] | None, options: Mapping[st
 def table_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Return the lines of the table, of at most 80 columns."""
     others = "" if found["is_whole"] else ", and on others what it refuses"
-    yield f"{_figure(found['time_ms'])} ms on {found['base']}{others}, with {found['threads']} threads"
+    yield f"{_figure(found['time_ms'])} ms on {found['base']}{others}, with {counted(found['threads'], 'thread')}"
     yield ""
     yield _line(_HEADS)
     rows, left = found["rows"][:_MOST_ROWS], found["rows"][_MOST_ROWS:]
