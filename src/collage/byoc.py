@@ -55,6 +55,7 @@ __all__ = [
     "MergeCompilerRegions",
     "MergeComposite",
     "PartitionGraph",
+    "fused_kernels",
     "greedy_kernels",
     "greedy_rest",
     "partition_for",
@@ -66,6 +67,10 @@ _NO_LIMIT = 0
 
 Takes = Callable[[ir.Node], Support]
 """Returns if, and why not, a target takes an operator."""
+
+
+def _takes_all(_: ir.Node) -> Support:
+    return Support(True)
 
 
 def partition_for(model: ir.Model, target: TargetLike, toolchains: Registry | None = None) -> ir.Model:
@@ -115,11 +120,30 @@ def greedy_rest(
     target = Target("llvm")
     spec = FusionSpec("greedy", UnionFusionRule(()), (target,))
     partitioned = _partitioned(model, [CandidateKernel(each, target, spec, ()) for each in taken])
-    inner = DataflowGraph(partitioned)
     index = {str(node.name): i for i, node in enumerate(graph.nodes)}
-    rule = UnionFusionRule((classic_fuse_ops(_NO_LIMIT, takes, max_candidates), OpPredicateFusionRule(takes)))
-    cover = greedy_cover(collect_candidates(inner, [FusionSpec("FuseOps", rule, (target,))]))
+    cover = fused_kernels(DataflowGraph(partitioned), target, takes, max_candidates=max_candidates)
     return [SubGraph(graph, (index[str(node.name)] for node in kernel.sub_graph.nodes)) for kernel in cover]
+
+
+def fused_kernels(
+    graph: DataflowGraph,
+    target: Target,
+    takes: Takes = _takes_all,
+    *,
+    max_depth: int = _NO_LIMIT,
+    max_candidates: int = 50_000,
+) -> tuple[CandidateKernel, ...]:
+    """Return the kernels that `FuseOps` makes of all operators that a target takes and that may be kernels.
+
+    Args:
+        graph: The dataflow graph.
+        target: The target of the kernels.
+        takes: Returns True if it takes an operator.
+        max_depth: Largest number of operators on a path, 0 for no limit.
+        max_candidates: Limit of the number of fusions that are looked at.
+    """
+    rule = UnionFusionRule((classic_fuse_ops(max_depth, takes, max_candidates), OpPredicateFusionRule(takes)))
+    return greedy_cover(collect_candidates(graph, [FusionSpec("FuseOps", rule, (target,))]))
 
 
 def _marking(target: Target, toolchains: Registry, takes: Takes | None = None) -> list[ModulePass]:
@@ -138,14 +162,11 @@ class FuseOps(ModulePass):
     def __init__(self, max_depth: int = _NO_LIMIT, target: Target | None = None) -> None:
         super().__init__(PassInfo("FuseOps", opt_level=0))
         self._target = target or Target("llvm")
-        singles = OpPredicateFusionRule(lambda node: Support(True))
-        rule = UnionFusionRule((classic_fuse_ops(max_depth), singles))
-        self._spec = FusionSpec("FuseOps", rule, (self._target,))
+        self._max_depth = max_depth
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
         """Partitions the model; kernels made earlier stay."""
-        graph = DataflowGraph(model)
-        return _partitioned(model, greedy_cover(collect_candidates(graph, [self._spec])))
+        return _partitioned(model, fused_kernels(DataflowGraph(model), self._target, max_depth=self._max_depth))
 
 
 class MergeComposite(ModulePass):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from collage._errors import ModelError, UsageError
 from collage.cli._compile_options import DisabledPasses, OptLevel, PassConfig, read_context
 from collage.cli._console import print_json, progress
-from collage.cli._options import Fixed, Json, Occasions, Targets
+from collage.cli._options import Fixed, Json, Occasions, Targets, Threads
 from collage.cli._pack import show_machines
-from collage.option_texts import read_dims, read_lengths
+from collage.option_texts import read_budget, read_dims, read_lengths
 
 __all__ = ["ENV_HELP", "INSPECT_HELP", "TARGETS_HELP", "env", "inspect", "targets"]
 
@@ -25,6 +25,8 @@ INSPECT_HELP = """Show what is in a model, and what each toolchain takes of it; 
       collage inspect model.onnx --coverage --json
 
       collage inspect model.onnx --coverage --fix batch=1
+
+      collage inspect model.onnx --headroom --time-budget 2m
 
       collage inspect model.onnx --devices plan.toml
 
@@ -57,6 +59,18 @@ ENV_HELP = """Describe this machine and installation; copy it into a bug report.
 def inspect(
     model: Annotated[Path, typer.Argument(help="An ONNX file, or an artefact.")],
     coverage: Annotated[bool, typer.Option("--coverage", help="Show which toolchain supports which operator.")] = False,
+    headroom: Annotated[
+        bool,
+        typer.Option(
+            "--headroom",
+            help="Measure where time goes, and how far that is from the machine's limit.",
+        ),
+    ] = False,
+    time_budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Time for --headroom, e.g. 5m."),
+    ] = None,
+    threads: Threads = 0,
     target: Targets = None,
     dim: Occasions = None,
     fix: Fixed = None,
@@ -86,8 +100,13 @@ def inspect(
     from collage.runtime import is_artefact
 
     if is_artefact(model):
-        asked = (coverage, target, dim, fix, passes, devices, print_before, print_after, time, verify)
+        shown = (coverage, headroom, time_budget, threads, passes, devices)
+        asked = (*shown, target, dim, fix, print_before, print_after, time, verify)
         return show_machines(model, has_options=any(asked), json=json)
+    if headroom and (coverage or devices is not None or passes is not None):
+        raise UsageError("--headroom, --coverage, --devices and --passes each show something else: give one of them")
+    if not headroom and (time_budget is not None or threads):
+        raise UsageError("--time-budget and --threads go with --headroom: nothing else is measured")
     if devices is not None:
         from collage.cli._devices import show_devices
 
@@ -111,6 +130,12 @@ def inspect(
             "--print-before, --print-after, --time, --verify, --opt-level, --disable-pass and --pass-config go with "
             '--passes "A,B"'
         )
+    if headroom:
+        from collage.cli._headroom import show_headroom
+
+        budget_s = None if time_budget is None else read_budget(time_budget)
+        told: dict[str, Any] = {"dims": read_lengths(dim), "fixed": read_dims(fix, "--fix"), "threads": threads}
+        return show_headroom(model, target or None, {**told, "time_budget_s": budget_s}, json=json)
     from collage.cli._report import print_inspection
     from collage.compiler.pipeline import CompileOptions
     from collage.inspection import inspect as inspect_

@@ -14,13 +14,15 @@ fast as copying inside it. Whatever else operators do counts as nothing, so boun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from collage.database import Database, FactKind
 from collage.graph import SubGraph, is_view, value_nbytes
+from collage.measure.machine_rates import PEAK_SERVICE, SINGLE_THREADED
+from collage.measure.work import ShapeOf, product_flops
 from collage.system.codec import Positive
 from collage.system.machine import this_machine
 from collage.target import Target
@@ -29,18 +31,15 @@ from collage.workers.worker import Worker
 
 __all__ = ["Peak", "Roofline", "measure_peak"]
 
-ShapeOf = Callable[[ir.Value], Sequence[int] | None]
-
 _WINOGRAD = (6 * 3 / (6 + 3 - 1)) ** 2
 """Multiplications saved by F(6x6, 3x3), the largest tile in use for floating point."""
 _REDUCED = 16.0
 """The largest speed-up of a coarser type over f32: tile units do sixteen 8-bit products in the time of one in f32."""
 _ABOVE_GEMM = 1.5
 _ABOVE_COPY = 2.0
-_SERVICE = "collage.measure._peak_worker:PeakWorker"
 _PATIENCE_S = 60.0
-_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "BLIS_NUM_THREADS")
-_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "GRU", "LSTM", "MatMul", "RNN"})
+"""Products that every toolchain computes by their definition, but for Winograd's algorithm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def measure_peak(database: Database) -> Peak:
     name = {"machine": this_machine().fingerprint}
     found = database.fact(_PEAK, **name)
     if found is None:
-        with measurement_lock(), Worker(_SERVICE, environment=dict.fromkeys(_THREADS, "1")) as worker:
+        with measurement_lock(), Worker(PEAK_SERVICE, environment=SINGLE_THREADED) as worker:
             found = Peak(*(worker.call(rate, _PATIENCE_S) for rate in ("flops_per_s", "bytes_per_s")))
         database.keep_fact(_PEAK, found, **name)
     cores = this_machine().cores
@@ -99,25 +98,11 @@ class Roofline:
 
     def _flops(self, node: ir.Node) -> float:
         """Floating-point operations that no way of computing the node can do without; 0 if that is not known."""
-        inputs = [self._shape_of(value) if value is not None else None for value in node.inputs]
-        output = self._shape_of(node.outputs[0]) if node.outputs else None
-        if node.domain or len(inputs) < 2 or inputs[0] is None or inputs[1] is None or output is None:
+        if node.op_type not in _PRODUCTS:
             return 0.0
-        first, second = inputs[0], inputs[1]
-        match node.op_type:
-            case "Conv" if len(second) > 2:
-                saved = _WINOGRAD if math.prod(second[2:]) > 1 else 1.0
-                return 2.0 * math.prod(output) * math.prod(second[1:]) / saved
-            case "ConvTranspose" if len(second) > 2:
-                return 2.0 * math.prod(first) * math.prod(second[1:]) / _WINOGRAD
-            case "MatMul" if first:
-                return 2.0 * math.prod(output) * first[-1]
-            case "Gemm" if len(first) == 2:
-                return 2.0 * math.prod(output) * math.prod(first) / max(output[0], 1)
-            case "RNN" | "GRU" | "LSTM" if len(first) == 3 and len(second) == 3:
-                hidden = second[1] // _GATES[node.op_type]
-                return 2.0 * first[0] * first[1] * second[0] * second[1] * (second[2] + hidden)
-        return 0.0
+        kernel = self._shape_of(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
+        is_saved = node.op_type == "ConvTranspose" or (node.op_type == "Conv" and math.prod((kernel or ())[2:]) > 1)
+        return product_flops(node, self._shape_of) / (_WINOGRAD if is_saved else 1.0)
 
     def _weight_bytes(self, node: ir.Node) -> float:
         if node.op_type not in ("Conv", "ConvTranspose", "MatMul", "Gemm"):

@@ -89,6 +89,9 @@ toolchain check onnxruntime --takes nothing
 fleet compile
 fleet status -o gone
 targets extra
+inspect m.onnx --time-budget 5m
+inspect m.onnx --headroom --time-budget soon
+inspect m.onnx --headroom --coverage
 """
 
 FILES = {
