@@ -21,7 +21,7 @@ from collage.toolchains.tvm.toolchain import TvmToolchain
 
 tvm = pytest.importorskip("tvm")
 
-from collage.toolchains.tvm import winograd  # noqa: E402
+from collage.toolchains.tvm import kernels, winograd  # noqa: E402
 from collage.toolchains.tvm.winograd_loops import Convolution  # noqa: E402
 from collage.toolchains.tvm.winograd_transforms import POINTS, transforms  # noqa: E402
 
@@ -159,6 +159,50 @@ def test_what_follows_is_part_of_the_loops(tmp_path: Path, monkeypatch: pytest.M
     # What changes the layout of the input and of the output is left.
     assert sum("winograd" in name for name in names) == 2 and len(names) == 4
     check(model, tmp_path)
+
+
+_ACTIVATIONS: Mapping[str, Sequence[tuple[str, ...]]] = {
+    "SiLU": [("Sigmoid", "a"), ("Mul", "a", "t0")],
+    "GELU": [("Erf", "a"), ("Mul", "a", "t0")],
+    "Mish": [("Mish", "a")],
+    "Tanh": [("Tanh", "a")],
+    "square of Sigmoid": [("Sigmoid", "a"), ("Mul", "t0", "t0")],
+}
+
+
+@pytest.mark.parametrize("name", _ACTIVATIONS)
+def test_exponentials_after_a_convolution_are_compiled_with_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "_ATTEMPTS", kernels._ATTEMPTS[:1])
+    use_it_always(monkeypatch, 4, shared=False)
+    steps = [helper.make_node(op, inputs, [f"t{i}"]) for i, (op, *inputs) in enumerate(_ACTIVATIONS[name])]
+    model = model_of(
+        [conv("x", "w", "a", "b", pads=SAME), *steps], {"x": [1, 32, 8, 8]}, {"w": [32, 32, 3, 3], "b": [32]}
+    )
+    model.opset_import[0].version = 22
+    check(model, tmp_path, tolerance=1e-4)
+
+
+def test_loops_that_tvm_cannot_compile_are_written_in_another_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gate that is read twice becomes a variable, which TVM refuses in Winograd's loops."""
+    use_it_always(monkeypatch, 4, shared=False)
+    nodes = [
+        conv("x", "w", "a", "b", pads=SAME),
+        helper.make_node("Sigmoid", ["a"], ["s"]),
+        helper.make_node("Mul", ["a", "s"], ["m"]),
+        helper.make_node("Tanh", ["m"], ["t"]),
+        helper.make_node("Mul", ["t", "s"], ["y"]),
+    ]
+    check(model_of(nodes, {"x": [1, 32, 8, 8]}, {"w": [32, 32, 3, 3], "b": [32]}), tmp_path, tolerance=1e-4)
+
+
+def test_results_of_calls_that_are_read_again_and_again_stay_plain_loops() -> None:
+    squares = [helper.make_node("Mul", [f"s{i}"] * 2, [f"s{i + 1}"]) for i in range(7)]
+    nodes = [conv("x", "w", "a", pads=SAME), helper.make_node("Sigmoid", ["a"], ["s0"]), *squares]
+    assert not by_winograd(model_of(nodes, {"x": [1, 64, 32, 32]}, {"w": [64, 64, 3, 3]}))
 
 
 @pytest.mark.parametrize(

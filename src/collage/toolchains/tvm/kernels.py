@@ -48,6 +48,8 @@ LEVELS = ("0", "1", "2", "3")
 """Values of the option ``opt-level``."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Channels last, and Winograd's algorithm, until TVM compiles the module: the fastest first.
+_ATTEMPTS = ((True, True), (True, False), (False, False))
 _COMPILERS = ("g++", "gcc", "clang++", "clang")
 
 
@@ -284,12 +286,14 @@ def build_library(
         tuned = [apply_records(records, goal)]
     try:
         with goal, context(target):
-            try:
-                passes = pipeline(goal, lent, channels_last=True, tuned=tuned)
-                built = tvm.compile(module, target=goal, relax_pipeline=passes)
-            except Exception:
-                passes = pipeline(goal, lent, channels_last=False, tuned=tuned)
-                built = tvm.compile(module, target=goal, relax_pipeline=passes)
+            for channels_last, winograd in _ATTEMPTS:
+                passes = pipeline(goal, lent, channels_last=channels_last, winograd=winograd, tuned=tuned)
+                try:
+                    built = tvm.compile(module, target=goal, relax_pipeline=passes)
+                    break
+                except Exception:
+                    if (channels_last, winograd) == _ATTEMPTS[-1]:
+                        raise
     except Exception as error:
         raise CompileError(f"tvm: {one_line(error)}") from error
     link(built, library)

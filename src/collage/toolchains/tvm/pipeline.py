@@ -11,13 +11,14 @@ from typing import Any
 __all__ = ["front", "noting_lent_outputs", "pipeline"]
 
 
-def front(target: Any, *, channels_last: bool) -> Any:
+def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
     """The passes from imported Relax to fused loops without a schedule, which tuning starts from.
 
     Args:
         target: TVM's target.
         channels_last: True to compute convolutions in [N, H, W, C], where output channels fill vectors at any size of
             image; the layouts of inputs and outputs stay.
+        winograd: True to use Winograd's algorithm where it is faster.
     """
     import tvm
     from tvm import relax
@@ -37,19 +38,22 @@ def front(target: Any, *, channels_last: bool) -> Any:
             *layout,
             relax.transform.DecomposeOpsForInference(),
             *cpu_generic.legalize_passes(target),
-            use_winograd(target),
+            *([use_winograd(target)] if winograd else []),
             pack_weights(),
         ]
     )
 
 
-def pipeline(target: Any, lent: list[int], *, channels_last: bool, tuned: Sequence[Any] = ()) -> Any:
+def pipeline(
+    target: Any, lent: list[int], *, channels_last: bool, winograd: bool = True, tuned: Sequence[Any] = ()
+) -> Any:
     """The passes from imported Relax to code, for ``relax_pipeline`` of ``tvm.compile``.
 
     Args:
         target: TVM's target.
         lent: See ``noting_lent_outputs``.
         channels_last: See ``front``.
+        winograd: See ``front``.
         tuned: Passes that schedule tuned functions; other functions get the default schedule.
     """
     import tvm
@@ -62,7 +66,7 @@ def pipeline(target: Any, lent: list[int], *, channels_last: bool, tuned: Sequen
 
     return tvm.transform.Sequential(
         [
-            front(target, channels_last=channels_last),
+            front(target, channels_last=channels_last, winograd=winograd),
             *tuned,
             dlight.ApplyDefaultSchedule(*map(Cautious, (Rows(), RegisterTiles(), Reductions()))),
             as_arithmetic(),

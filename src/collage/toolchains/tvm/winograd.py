@@ -42,6 +42,8 @@ _MOST_TILES = {True: 216, False: 56}
 """Tiles of a block, if transformed tiles are shared and if not."""
 _TRANSFORM_CYCLES = 450 / 36
 """Cycles to transform a tile to and fro, for a vector of channels and of maps, by element of the tile."""
+# A result of calls that is read several times is computed each time, so that twenty squares would be a million calls.
+_MOST_CALLS = 32
 _GAIN = 1.0
 """Winograd's algorithm is used if its expected time is below this share of the best time of plain loops."""
 
@@ -181,8 +183,11 @@ class _Nest:
     followers: tuple[Any, ...]
 
     def epilogue(self, value: Any, where: Sequence[Any]) -> Any:
-        """Return the expression that the blocks after the convolution compute from one of its outputs."""
-        known = [(self.made, value)]
+        """Return the expression that the blocks after the convolution compute from one of its outputs.
+
+        Results of calls, such as exponentials, become no variables: they will hold a ``Let``, and TVM's analyzer refuses that.
+        """
+        known = [(self.made, build.bind(value))]
 
         def loaded(load: Any) -> Any:
             return next((found for buffer, found in known if buffer.same_as(load.source)), load)
@@ -194,7 +199,7 @@ class _Nest:
                 return next((place for own, place in places if own.same_as(variable)), variable)
 
             made = tvm_ffi.structural_map(block.body.value, [(ir.TensorLoad, loaded), (ir.Var, placed)])
-            known.append((block.body.buffer, build.bind(made)))
+            known.append((block.body.buffer, made if _all_of(made, ir.Call) else build.bind(made)))
         return known[-1][1]
 
 
@@ -213,15 +218,29 @@ def _read(function: Any) -> _Nest:
     top, left = (0, 0) if padding is None else _margins(padding, data)
     samples, height, width, channels = _lengths(data)
     _, rows, columns, maps = _lengths(made)
-    last = made
+    last, calls = made, list[tuple[Any, int]]()
     for block in followers:
         last = _stored(block).buffer
+        calls.append((last, _number_of_calls(block.body.value, calls)))
         if not _is_element_wise(block, made, [made, *(each.body.buffer for each in followers)]):
             raise _Unlike
-    if not last.same_as(output):
+    if not last.same_as(output) or any(number > _MOST_CALLS for _, number in calls):
         raise _Unlike
     found = Convolution(samples, height, width, channels, maps, top, left, rows, columns)
     return _Nest(found, made, tuple(followers))
+
+
+def _number_of_calls(value: Any, earlier: Sequence[tuple[Any, int]]) -> int:
+    """Return the number of calls of an expression in which earlier results stand as they are computed."""
+    loads = [load.source for load in _all_of(value, ir.TensorLoad)]
+    known = (number for source in loads for buffer, number in earlier if buffer.same_as(source))
+    return len(_all_of(value, ir.Call)) + sum(known)
+
+
+def _all_of(value: Any, kind: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(value, (kind, found.append))
+    return found
 
 
 def _blocks_of(body: Any) -> Iterator[Any]:
