@@ -21,7 +21,7 @@ from collage.measure.overheads import Overheads, measure_overheads
 from collage.measure.roofline import Roofline, measure_peak
 from collage.measure.segment_profile import MOST, profile_from_segments, segments
 from collage.measure.session import MeasureSession
-from collage.numerics.value_store import ValueStore
+from collage.measure.work import shape_on
 from collage.plan import AnyKernel, Identity, PlannedKernel, identity_of
 from collage.search import Transfer
 from collage.status import Status
@@ -86,7 +86,7 @@ class CostTable:
         self.overheads = {target: measure_overheads(target, session) for target in usable}
         peak = measure_peak(self._session.database)
         self._rooflines = [
-            (Roofline(graph.nodes, partial(_shape_on, values), peak), weight) for values, weight in session.occasions
+            (Roofline(graph.nodes, partial(shape_on, values), peak), weight) for values, weight in session.occasions
         ]
         op_types = [node.op_type for node in graph.nodes]
         self._expectation = LearnedCostModel(op_types, {t: found.dispatch_s for t, found in self.overheads.items()})
@@ -276,7 +276,7 @@ class CostTable:
 
     def _nbytes_of(self, value: ir.Value) -> int:
         """Return the size of a value in the reference run, or as the model states it; 0 if neither tells."""
-        return value_nbytes(value, _shape_on(self._session.values, value)) or 0
+        return value_nbytes(value, shape_on(self._session.values, value)) or 0
 
     def _learn(self, kernel: AnyKernel, outcome: Outcome) -> None:
         key = self._problem.key_of(kernel)
@@ -284,12 +284,3 @@ class CostTable:
         if outcome.time is not None:
             for bits in {kernel.sub_graph.inside.bits, *(twin.bits for twin in self._twins.get(key, ()))}:
                 self._expectation.learn_measurement(kernel.target, bits, outcome.time.median_s)
-
-
-def _shape_on(values: ValueStore, value: ir.Value) -> Sequence[int] | None:
-    """Return the shape that a value had in a reference run, or that the model states."""
-    if str(value.name) in values:
-        return values.shape(str(value.name))
-    shape = value.const_value.shape if value.const_value is not None else value.shape
-    axes = tuple(shape) if shape is not None else (None,)
-    return tuple(axis for axis in axes if isinstance(axis, int)) if all(isinstance(a, int) for a in axes) else None

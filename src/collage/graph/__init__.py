@@ -26,7 +26,15 @@ from collage.graph._kernels import KernelCall, kernel_model, kernels_of, operato
 from collage.graph._lengths import FROM_LENGTHS, follows_from_lengths, forget_lengths, note_lengths
 from collage.graph._mapped_tensor import MappedTensor, load_mapped
 from collage.graph._names import NameSupply
-from collage.graph._op_kind import OpKind, is_view, known_operators, main_op_type, op_kind, register_op_kind
+from collage.graph._op_kind import (
+    OpKind,
+    declared_kind,
+    is_view,
+    known_operators,
+    main_op_type,
+    op_kind,
+    register_op_kind,
+)
 from collage.graph._partition import GLOBAL_SYMBOL, PRIMITIVE, KernelSpec, partition
 from collage.graph._quotient import NotAcyclic
 from collage.graph._structural_hash import structural_hash, weight_class
@@ -63,6 +71,7 @@ __all__ = [
     "bodies",
     "constant_tensor",
     "copy_model",
+    "declared_kind",
     "drop_precisions",
     "extract",
     "follows_from_lengths",

@@ -14,22 +14,21 @@ fast as copying inside it. Whatever else operators do counts as nothing, so boun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from collage.database import Database, FactKind
+from collage.database import MACHINE, Database, FactKind
 from collage.graph import SubGraph, is_view, value_nbytes
+from collage.measure.work import ShapeOf, products
 from collage.system.codec import Positive
 from collage.system.machine import this_machine
 from collage.target import Target
 from collage.workers.machine_lock import measurement_lock
 from collage.workers.worker import Worker
 
-__all__ = ["Peak", "Roofline", "measure_peak"]
-
-ShapeOf = Callable[[ir.Value], Sequence[int] | None]
+__all__ = ["Peak", "Roofline", "known_rates", "measure_peak", "measured_rates"]
 
 _WINOGRAD = (6 * 3 / (6 + 3 - 1)) ** 2
 """Multiplications saved by F(6x6, 3x3), the largest tile in use for floating point."""
@@ -40,7 +39,6 @@ _ABOVE_COPY = 2.0
 _SERVICE = "collage.measure._peak_worker:PeakWorker"
 _PATIENCE_S = 60.0
 _THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "BLIS_NUM_THREADS")
-_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +57,37 @@ class Peak:
 _PEAK: FactKind[Peak] = FactKind("peak", Peak)
 
 
-def measure_peak(database: Database) -> Peak:
-    """The peak of this machine: measured once, and kept."""
-    name = {"machine": this_machine().fingerprint}
-    found = database.fact(_PEAK, **name)
-    if found is None:
-        with measurement_lock(), Worker(_SERVICE, environment=dict.fromkeys(_THREADS, "1")) as worker:
-            found = Peak(*(worker.call(rate, _PATIENCE_S) for rate in ("flops_per_s", "bytes_per_s")))
-        database.keep_fact(_PEAK, found, **name)
+def known_rates(database: Database, machine: str) -> tuple[float, float, int] | None:
+    """Return the measured rates of a machine, by its fingerprint; None if they are not known.
+
+    Returns:
+        Floating-point operations and bytes per second of all processors, and their number.
+    """
+    is_this = machine == this_machine().fingerprint
+    peak, facts = database.fact(_PEAK, machine=machine), database.fact(MACHINE, machine=machine) or {}
+    cores = this_machine().cores if is_this else facts.get("cores")
+    if peak is None or not isinstance(cores, int) or cores < 1:
+        return None
+    return peak.flops_per_s * cores, peak.bytes_per_s * cores, cores
+
+
+def measured_rates(database: Database) -> tuple[float, float, int]:
+    """The rates of this machine, see ``known_rates``: measured once, and kept."""
+    name = this_machine().fingerprint
+    found = known_rates(database, name)
+    if found is not None:
+        return found
+    with measurement_lock(), Worker(_SERVICE, environment=dict.fromkeys(_THREADS, "1")) as worker:
+        peak = Peak(*(worker.call(rate, _PATIENCE_S) for rate in ("flops_per_s", "bytes_per_s")))
+    database.keep_fact(_PEAK, peak, machine=name)
     cores = this_machine().cores
-    return Peak(_ABOVE_GEMM * found.flops_per_s * cores, _ABOVE_COPY * found.bytes_per_s * cores)
+    return peak.flops_per_s * cores, peak.bytes_per_s * cores, cores
+
+
+def measure_peak(database: Database) -> Peak:
+    """The rates that no kernel on this machine exceeds."""
+    flops_per_s, bytes_per_s, _ = measured_rates(database)
+    return Peak(_ABOVE_GEMM * flops_per_s, _ABOVE_COPY * bytes_per_s)
 
 
 class Roofline:
@@ -99,25 +118,11 @@ class Roofline:
 
     def _flops(self, node: ir.Node) -> float:
         """Floating-point operations that no way of computing the node can do without; 0 if that is not known."""
-        inputs = [self._shape_of(value) if value is not None else None for value in node.inputs]
-        output = self._shape_of(node.outputs[0]) if node.outputs else None
-        if node.domain or len(inputs) < 2 or inputs[0] is None or inputs[1] is None or output is None:
-            return 0.0
-        first, second = inputs[0], inputs[1]
-        match node.op_type:
-            case "Conv" if len(second) > 2:
-                saved = _WINOGRAD if math.prod(second[2:]) > 1 else 1.0
-                return 2.0 * math.prod(output) * math.prod(second[1:]) / saved
-            case "ConvTranspose" if len(second) > 2:
-                return 2.0 * math.prod(first) * math.prod(second[1:]) / _WINOGRAD
-            case "MatMul" if first:
-                return 2.0 * math.prod(output) * first[-1]
-            case "Gemm" if len(first) == 2:
-                return 2.0 * math.prod(output) * math.prod(first) / max(output[0], 1)
-            case "RNN" | "GRU" | "LSTM" if len(first) == 3 and len(second) == 3:
-                hidden = second[1] // _GATES[node.op_type]
-                return 2.0 * first[0] * first[1] * second[0] * second[1] * (second[2] + hidden)
-        return 0.0
+        flops = products(node, self._shape_of)
+        if node.op_type == "ConvTranspose":
+            return flops / _WINOGRAD
+        kernel = self._shape_of(node.inputs[1]) if flops and node.op_type == "Conv" and node.inputs[1] else None
+        return flops / _WINOGRAD if kernel is not None and math.prod(kernel[2:]) > 1 else flops
 
     def _weight_bytes(self, node: ir.Node) -> float:
         if node.op_type not in ("Conv", "ConvTranspose", "MatMul", "Gemm"):
