@@ -360,9 +360,9 @@ def diff(
 
 
 @db.command(
-    help="""Learn from the timings and compilations of the database, for `collage predict` on this machine.
+    help="""Learn from the compilations in the database, for `collage predict` on this machine.
 
-    It needs scikit-learn and some compiled models. Each is also predicted from the others. Examples:
+    Examples:
 
       collage db train
 

@@ -10,15 +10,13 @@ import typer
 
 from collage.cli._console import print_json, progress
 from collage.cli._early_checks import check_model_file, check_target_names
-from collage.cli._options import Db, Fixed, Json, Occasions, Quiet, Targets, Threads
+from collage.cli._options import Db, Fixed, Json, Occasions, Quiet, Targets
 from collage.option_texts import read_dims, read_lengths
 from collage.system.texts import counted, printable
 
 __all__ = ["PREDICT_HELP", "predict"]
 
-PREDICT_HELP = """Predict what compiling a model would gain and take, in seconds. No kernel is built or timed.
-
-    The expected figures are learned from models that were compiled before. `collage db train` learns from your own.
+PREDICT_HELP = """Predict what compiling a model would gain, and how long it would take. No kernel is built or timed.
 
     Examples:
 
@@ -33,7 +31,6 @@ def predict(
     target: Targets = None,
     dim: Occasions = None,
     fix: Fixed = None,
-    threads: Threads = 0,
     db: Db = None,
     quiet: Quiet = False,
     json: Json = False,
@@ -44,7 +41,7 @@ def predict(
     from collage.compiler.forecast import predict as predict_
     from collage.options import CompileOptions
 
-    options = CompileOptions(db=db, dims=read_lengths(dim), fixed=read_dims(fix, "--fix"), threads=threads)
+    options = CompileOptions(db=db, dims=read_lengths(dim), fixed=read_dims(fix, "--fix"))
     with progress(quiet) as say:
         found = predict_(model, target, options=options, say=say)
     if json:

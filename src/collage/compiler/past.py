@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from collage.compiler.lab import Lab
-from collage.measure.jobs import structure_of
 from collage.measure.work import shape_on, work_of
 from collage.prediction import COMPILATION, Compilation
 from collage.report import Report
@@ -28,16 +27,15 @@ def keep_compilation(lab: Lab, report: Report) -> None:
     for target, baseline in lab.survey.baselines.items():
         if (time := baseline.whole.time) is not None:
             singles.setdefault(target.title, time.median_s * 1e6)
-    if not is_usual or not report.search.raced or not singles or not report.search.keys:
+    gain = report.gain("best_single")  # None if a budget left no time to compare.
+    is_one_length = len(session.occasions) == 1
+    if gain is None or not is_usual or not is_one_length or not report.search.raced or not report.search.keys:
         return
-    gain = report.gain("best_single")
-    ratio = (1.0, 1.0, 1.0) if gain is None else (gain.ratio.value, gain.ratio.low, gain.ratio.high)
     found = Compilation(
         report.model.path,
         work_of(problem.graph.nodes, partial(shape_on, session.values)),
-        structure_of(problem.model),
         {name: time_us / 1e6 for name, time_us in singles.items() if time_us is not None},
-        ratio,
+        (gain.ratio.value, gain.ratio.low, gain.ratio.high),
         is_cut_short,
         report.search.measured,
         report.search.cache_hits,

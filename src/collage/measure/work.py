@@ -9,7 +9,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -60,28 +59,20 @@ class Work:
 WORK: FactKind[Work] = FactKind("work", Work)
 
 
-class _Figures(NamedTuple):
-    count: int
-    flops: float
-    read_bytes: float
-    written_bytes: float
-
-
 def work_of(nodes: Iterable[ir.Node], shape_of: ShapeOf) -> Work:
-    """Return the work of operators. Bodies of control flow are looked into once, however often they run."""
-    figures: dict[str, list[_Figures]] = defaultdict(list)
+    """Return the work of operators. Bodies of control flow are not looked into."""
+    rows: dict[str, list[tuple[int, float, float, float]]] = defaultdict(list)
     unknown = 0
     for node in nodes:
         if is_view(node) or node.op_type == "Constant":
             continue
         written = [_nbytes(value, shape_of) for value in node.outputs]
-        unknown += None in written
         read = [_nbytes(value, shape_of) for value in node.inputs if value is not None]
-        figures[_label(node, shape_of)].append(
-            _Figures(1, products(node, shape_of), sum(filter(None, read)), sum(filter(None, written)))
-        )
+        unknown += None in written
+        row = 1, products(node, shape_of), float(sum(filter(None, read))), float(sum(filter(None, written)))
+        rows[_label(node, shape_of)].append(row)
     return Work(
-        {label: OperatorWork(*map(sum, zip(*rows, strict=True))) for label, rows in sorted(figures.items())}, unknown
+        {label: OperatorWork(*map(sum, zip(*each, strict=True))) for label, each in sorted(rows.items())}, unknown
     )
 
 

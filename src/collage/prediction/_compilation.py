@@ -19,7 +19,6 @@ class Compilation:
     Attributes:
         model: The path of the model, without folders of the machine.
         work: The work of the whole model, at the lengths that it was timed at.
-        kernel: The structure of the whole model as one kernel, under which its timings are kept.
         singles_s: Seconds of the whole model on each target alone, of those that take it.
         gain: The time of the fastest of them over that of the returned plan, and its 95 % interval.
         is_cut_short: True if a budget ended the search or the comparison early.
@@ -30,7 +29,6 @@ class Compilation:
 
     model: str
     work: Work
-    kernel: str
     singles_s: Mapping[str, Positive]
     gain: tuple[Positive, Positive, Positive]
     is_cut_short: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 
@@ -193,13 +193,13 @@ def count_of(work: Work) -> int:
     return sum(each.count for each in work.operators.values())
 
 
-def gain_bound(by_class: Sequence[Mapping[str, float]] | object) -> float:
+def gain_bound(by_class: Iterable[Mapping[str, float]]) -> float:
     """Return the gain of a plan that gives each class of operators to the fastest target, at no cost of handing over.
 
     Args:
         by_class: The seconds of the whole model on each target, by class.
     """
-    every = list(by_class)  # type: ignore[call-overload]
+    every = list(by_class)
     classes = {name for parts in every for name in parts}
     mixed_s = sum(min(parts.get(name, 0.0) for parts in every) for name in classes)
     return max(1.0, min(sum(parts.values()) for parts in every) / mixed_s) if mixed_s > 0 else 1.0
