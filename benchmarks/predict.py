@@ -39,8 +39,8 @@ def print_score(predictor: Predictor) -> None:
     same, right = 0, 0
     for held in predictor.held:
         others = [other for other in predictor.held if other is not held]
-        gain = range_of(held.gain[0], [other.gain for other in others], least=1.0)
-        every = range_of(1.0, [(1.0, other.gain[1]) for other in others], least=1.0)
+        gain = range_of(held.gain[0], [other.gain for other in others])
+        every = range_of(1.0, [(1.0, other.gain[1]) for other in others])
         same += held.gain[1] in every
         fastest = min(held.singles_s, key=lambda name: held.singles_s[name][1])
         chosen = min(held.singles_s, key=lambda name: held.singles_s[name][0])

@@ -46,5 +46,6 @@ def keep_compilation(lab: Lab, report: Report) -> None:
         "machine": this_machine().fingerprint,
         "menu": [target.title for target in problem.menu],
         "threads": session.threads,
+        "lengths": report.dims,
     }
     lab.database.keep_fact(COMPILATION, found, **name)

@@ -36,5 +36,10 @@ class Compilation:
     recorded: Count
     wall_s: Positive
 
+    @property
+    def is_whole(self) -> bool:
+        """True if its seconds are those of a compilation that had no budget, and few timings to begin with."""
+        return not self.is_cut_short and self.measured > self.recorded
+
 
 COMPILATION: FactKind[Compilation] = FactKind("compilation", Compilation)

@@ -10,7 +10,7 @@ from collage.graph import OpKind, declared_kind
 from collage.measure.work import OperatorWork, Work
 from collage.system.codec import Positive
 
-__all__ = ["ONE_KERNEL", "Rates", "amounts", "class_of", "columns", "parts_s"]
+__all__ = ["CLASSES", "ONE_KERNEL", "Rates", "amounts", "class_of", "columns", "parts_s"]
 
 _PRODUCTS = {
     "Conv": "conv",
@@ -33,7 +33,7 @@ _KINDS = {
     OpKind.COMM_REDUCE: "reduce",
     OpKind.OUT_ELEMWISE_FUSABLE: "layer",
 }
-_CLASSES = (*dict.fromkeys(_PRODUCTS.values()), "elementwise", "move", "reduce", "layer", "other", "quantised")
+CLASSES = (*dict.fromkeys(_PRODUCTS.values()), "elementwise", "move", "reduce", "layer", "other", "quantised")
 ONE_KERNEL = "kernel"
 """The part of a time that each kernel has, whatever it does."""
 
@@ -101,5 +101,5 @@ def columns(work: Work, rates: Rates, parts: Mapping[str, float]) -> Sequence[fl
         math.log1p(nbytes / max(count, 1)),
         math.log1p(flops) - math.log1p(nbytes),
         rates.threads,
-        *(parts.get(name, 0.0) / base_s for name in _CLASSES),
+        *(parts.get(name, 0.0) / base_s for name in CLASSES),
     ]

@@ -20,6 +20,8 @@ __all__ = ["PREDICTOR", "Forecast", "Held", "Predictor", "Range", "default_predi
 _OUTSIDE = 0.1
 # A machine of at most twice the rates, or of half of them, differs by less than models do.
 _ALIKE = 2.0
+# The search does not look for less, see ``CompileOptions.min_gain``. So no range is narrower on either side.
+_LEAST = 0.02
 _DEFAULT = "default.json"
 
 
@@ -142,7 +144,7 @@ class Predictor:
         singles = {title: range_of(sum(parts.values()), single_pairs) for title, parts in by_class.items()}
         gain = wall = None
         if by_class:
-            gain = range_of(self.gain(gain_bound(by_class.values())), [held.gain for held in self.held], least=1.0)
+            gain = range_of(self.gain(gain_bound(by_class.values())), [held.gain for held in self.held])
             best_s = min(each.expected for each in singles.values())
             pairs = [held.wall_s for held in self.held if held.wall_s is not None]
             wall = range_of(self.wall_s(work, best_s), pairs) if pairs else None
@@ -150,7 +152,7 @@ class Predictor:
 
     def gain(self, bound: float) -> float:
         """Return the expected gain by ``gain_bound``."""
-        return max(1.0, math.exp(self.gain_fit[0] + self.gain_fit[1] * math.log(bound)))
+        return math.exp(self.gain_fit[0] + self.gain_fit[1] * math.log(bound))
 
     def wall_s(self, work: Work, best_s: float) -> float:
         """Return the expected seconds of a compilation."""
@@ -162,7 +164,7 @@ class Predictor:
         inside = 0
         for held in self.held:
             others = [other.gain for other in self.held if other is not held]
-            inside += held.gain[1] in range_of(held.gain[0], others, least=1.0)
+            inside += held.gain[1] in range_of(held.gain[0], others)
         return inside, len(self.held)
 
     def _unlike(self, work: Work, rates: Rates, singles: Mapping[str, Range]) -> list[str]:
@@ -205,21 +207,17 @@ def gain_bound(by_class: Iterable[Mapping[str, float]]) -> float:
     return max(1.0, min(sum(parts.values()) for parts in every) / mixed_s) if mixed_s > 0 else 1.0
 
 
-def range_of(expected: float, pairs: Sequence[tuple[float, float]], *, least: float = 0.0) -> Range:
+def range_of(expected: float, pairs: Sequence[tuple[float, float]]) -> Range:
     """Return the range of a figure by the errors of earlier predictions; with few of these, by the largest.
 
     Args:
         expected: The prediction.
-        pairs: Earlier predictions, with the true figures.
-        least: The figure is never below this.
+        pairs: Earlier predictions, at least one, each with the true figure.
     """
-    if not pairs:
-        return Range(least, max(least, expected), math.inf)
     ratios = sorted(true / predicted for predicted, true in pairs)
     outside = max(0, math.floor(_OUTSIDE * (len(ratios) + 1)) - 1)
-    low, high = (max(least, expected * ratio) for ratio in (ratios[outside], ratios[-1 - outside]))
-    expected = max(least, expected)
-    return Range(min(low, expected), expected, max(high, expected))
+    low, high = min(1.0, ratios[outside]), max(1.0, ratios[-1 - outside])
+    return Range(expected * low * (1.0 - _LEAST), expected, expected * high * (1.0 + _LEAST))
 
 
 def _is_alike(rates: Rates, other: Rates) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from collage.database.queries import Choice, listing
 from collage.measure.roofline import known_rates
 from collage.measure.work import WORK, Work
 from collage.prediction._compilation import COMPILATION, Compilation
-from collage.prediction._features import Rates, amounts, parts_s
+from collage.prediction._features import CLASSES, Rates, amounts, parts_s
 from collage.prediction._predictor import Held, Predictor, count_of, gain_bound
 from collage.prediction._trees import Tree
 from collage.target import Target
@@ -56,6 +57,15 @@ class Timing:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A compilation, the digest of its model, and the rates of its machine."""
+
+    source: str
+    found: Compilation
+    rates: Rates
+
+
 def name_of(target: str, threads: int, cores: int) -> tuple[str, int]:
     """Return the name under which a target is learned, and its threads: threads are a part of the rates."""
     parsed = Target.parse(target)
@@ -74,8 +84,7 @@ def timings_of(database: Database) -> list[Timing]:
         if work is None or not work.operators or parts.get("method") != METHOD:
             continue
         if machine not in rates:
-            known = known_rates(database, machine)
-            rates[machine] = None if known is None else Rates(*known)
+            rates[machine] = _rates(database, machine)
         whole = rates[machine]
         if whole is None or not row["median_us"]:
             continue
@@ -97,21 +106,35 @@ def train(database: Database, command: str) -> Predictor:
         UsageError: Too few models were compiled, or scikit-learn is missing.
     """
     timings = timings_of(database)
-    compiled = [(str(name.get("model")), each) for name, each in database.facts(COMPILATION)]
-    compiled = sorted((pair for pair in compiled if pair[1].work.operators), key=lambda pair: (pair[1].model, pair[0]))
-    if len(compiled) < _LEAST_MODELS:
+    found = ((name, each, _rates(database, str(name.get("machine")))) for name, each in database.facts(COMPILATION))
+    compiled = [
+        _Compiled(str(name.get("model")), each, rates)
+        for name, each, rates in found
+        if rates is not None and each.work.operators and each.singles_s
+    ]
+    compiled.sort(key=lambda each: (each.found.model, each.source, each.found.wall_s))
+    if len({each.source for each in compiled}) < _LEAST_MODELS:
         raise UsageError(
-            f"{database.url} knows the compilation of {len(compiled)} models; {_LEAST_MODELS} are the fewest to learn from"
+            f"{database.url} knows the compilations of {len({each.source for each in compiled})} models; "
+            f"{_LEAST_MODELS} are the fewest to learn from"
         )
-    whole = {machine: known_rates(database, machine) for machine in {timing.machine for timing in timings}}
-    machines = tuple(Rates(*rates) for _, rates in sorted(whole.items()) if rates is not None)
-    rates = machines[0]
     held = []
-    for source, compilation in compiled:
-        others = [(name, each) for name, each in compiled if name != source]
-        predictor = _fit([t for t in timings if t.work.model != source], others, rates, command)
-        held.append(_held(predictor, compilation, rates))
-    return replace(_fit(timings, compiled, rates, command), machines=machines, held=tuple(held))
+    for source in dict.fromkeys(each.source for each in compiled):
+        others = [each for each in compiled if each.source != source]
+        predictor = _fit([t for t in timings if t.work.model != source], others, command)
+        usual = _usual(others)
+        held += [pair for each in compiled if each.source == source and (pair := _held(predictor, each, usual))]
+    predictor, usual = _fit(timings, compiled, command), _usual(compiled)
+    # A figure is predicted from the model only if that predicts models that were left out better than a usual figure does.
+    if _error([each.gain for each, _ in held]) >= _error([each.gain for _, each in held]):
+        predictor = replace(predictor, gain_fit=(math.log(usual.gain[0]), 0.0))
+        held = [(replace(each, gain=flat.gain), flat) for each, flat in held]
+    if usual.wall_s and _error([each.wall_s for each, _ in held]) >= _error([flat.wall_s for _, flat in held]):
+        predictor = replace(predictor, wall_fit=(math.log(usual.wall_s[0]), 0.0, 0.0))
+        held = [(replace(each, wall_s=flat.wall_s), flat) for each, flat in held]
+    every = {timing.machine: _rates(database, timing.machine) for timing in timings}
+    machines = tuple(rates for _, rates in sorted(every.items()) if rates is not None)
+    return replace(predictor, machines=machines, held=tuple(each for each, _ in held))
 
 
 def correction(predictor: Predictor, timings: Iterable[Timing]) -> dict[str, float]:
@@ -127,9 +150,12 @@ def correction(predictor: Predictor, timings: Iterable[Timing]) -> dict[str, flo
     }
 
 
-def _fit(
-    timings: Sequence[Timing], compiled: Sequence[tuple[str, Compilation]], rates: Rates, command: str
-) -> Predictor:
+def _rates(database: Database, machine: str) -> Rates | None:
+    known = known_rates(database, machine)
+    return None if known is None else Rates(*known)
+
+
+def _fit(timings: Sequence[Timing], compiled: Sequence[_Compiled], command: str) -> Predictor:
     targets = sorted({timing.target for timing in timings})
     of_target = {name: [t for t in timings if t.target == name] for name in targets}
     of_target = {name: each for name, each in of_target.items() if len(each) >= _LEAST_TIMINGS}
@@ -148,10 +174,10 @@ def _fit(
         (),
     )
     predictor = replace(predictor, trees=_trees(predictor, learned))
-    rows = [(each, by_class) for _, each in compiled if (by_class := _by_class(predictor, each, rates))]
-    gains = [math.log(max(1.0, each.gain[0])) for each, _ in rows]
+    rows = [(each.found, by_class) for each in compiled if (by_class := _by_class(predictor, each))]
+    gains = [math.log(each.gain[0]) for each, _ in rows]
     bounds = [[math.log(gain_bound(by_class.values()))] for _, by_class in rows]
-    timed = [(each, by_class) for each, by_class in rows if not each.is_cut_short and each.measured > each.recorded]
+    timed = [(each, by_class) for each, by_class in rows if each.is_whole]
     sizes = [
         [math.log1p(count_of(each.work)), math.log(min(sum(parts.values()) for parts in by_class.values()))]
         for each, by_class in timed
@@ -173,7 +199,12 @@ def _coefficients(timings: Sequence[Timing], common: Mapping[str, float]) -> dic
             matrix.append([_PRIOR / common[name] if i == j else 0.0 for j in range(len(names))])
             wanted.append(_PRIOR)
     found, _ = nnls(np.array(matrix), np.array(wanted))
-    return {name: float(f"{value:.6g}") for name, value in zip(names, found, strict=True)}
+    values = dict(zip(names, map(float, found), strict=True))
+    for kind in ("flops", "bytes"):
+        # An operator of a class that never occurred is taken for a usual one.
+        usual = [value for name, value in values.items() if name.endswith(kind) and value]
+        values = {f"{each} {kind}": statistics.median(usual or [1.0]) for each in CLASSES} | values
+    return {name: float(f"{value:.6g}") for name, value in values.items()}
 
 
 def _trees(predictor: Predictor, timings: Sequence[Timing]) -> tuple[Tree, ...]:
@@ -200,27 +231,42 @@ def _trees(predictor: Predictor, timings: Sequence[Timing]) -> tuple[Tree, ...]:
     return tuple(trees)
 
 
-def _by_class(predictor: Predictor, compilation: Compilation, rates: Rates) -> dict[str, dict[str, float]]:
+def _by_class(predictor: Predictor, compiled: _Compiled) -> dict[str, dict[str, float]]:
     found = {}
-    for target in compilation.singles_s:
-        name, threads = name_of(target, 0, int(rates.threads))
+    for target in compiled.found.singles_s:
+        name, threads = name_of(target, 0, int(compiled.rates.threads))
         if name in predictor.coefficients:
-            found[target] = predictor.class_s(compilation.work, name, with_threads(rates, threads))
+            found[target] = predictor.class_s(compiled.found.work, name, with_threads(compiled.rates, threads))
     return {target: parts for target, parts in found.items() if parts}
 
 
-def _held(predictor: Predictor, compilation: Compilation, rates: Rates) -> Held:
-    by_class = _by_class(predictor, compilation, rates)
-    singles = {target: (sum(parts.values()), compilation.singles_s[target]) for target, parts in by_class.items()}
+def _held(predictor: Predictor, compiled: _Compiled, usual: Held) -> tuple[Held, Held] | None:
+    """Return a model beside what a predictor and what the usual figures of others say of it."""
+    by_class, found = _by_class(predictor, compiled), compiled.found
+    if not by_class:
+        return None
+    singles = {target: (sum(parts.values()), found.singles_s[target]) for target, parts in by_class.items()}
     best_s = min(predicted for predicted, _ in singles.values())
-    wall = (predictor.wall_s(compilation.work, best_s), compilation.wall_s)
-    is_whole = not compilation.is_cut_short and compilation.measured > compilation.recorded
-    return Held(
-        compilation.model,
-        singles,
-        (predictor.gain(gain_bound(by_class.values())), compilation.gain[0]),
-        wall if is_whole else None,
+    gain, wall_s = predictor.gain(gain_bound(by_class.values())), predictor.wall_s(found.work, best_s)
+    flat_s = usual.wall_s if found.is_whole else None
+    return (
+        Held(found.model, singles, (gain, found.gain[0]), (wall_s, found.wall_s) if flat_s else None),
+        Held(found.model, singles, (usual.gain[0], found.gain[0]), (flat_s[0], found.wall_s) if flat_s else None),
     )
+
+
+def _usual(compiled: Sequence[_Compiled]) -> Held:
+    """Return the median figures of compilations."""
+    gain = statistics.median(each.found.gain[0] for each in compiled)
+    walls = [each.found.wall_s for each in compiled if each.found.is_whole]
+    wall_s = statistics.median(walls) if walls else None
+    return Held("", {}, (gain, gain), None if wall_s is None else (wall_s, wall_s))
+
+
+def _error(pairs: Iterable[tuple[float, float] | None]) -> float:
+    """Return the mean error of predictions, as a logarithm."""
+    errors = [abs(math.log(pair[1] / pair[0])) for pair in pairs if pair is not None]
+    return statistics.fmean(errors) if errors else math.inf
 
 
 def _line(rows: Sequence[Sequence[float]], values: Sequence[float], count: int) -> list[float]:

@@ -71,7 +71,7 @@ def fill(database: Database, *, slower: str = "", models: int = MODELS) -> None:
         singles = {target: factor * seconds(whole, target) for target in SLOWNESS}
         gain = factor * (1.0 + 0.02 * number)
         found = Compilation(model, whole, singles, (gain, gain, gain), False, 20, 0, 30.0 + number)
-        database.keep_fact(COMPILATION, found, model=model)
+        database.keep_fact(COMPILATION, found, model=model, machine=machine)
 
 
 @pytest.fixture(scope="module")
