@@ -13,6 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from collage._errors import ConfigError, WrongAnswer
+from collage.compiler.budget import Part
 from collage.compiler.device_placement import prepare_and_plan_devices
 from collage.compiler.partitioned_model import read_partitioned
 from collage.compiler.precision_session import with_data, with_limits
@@ -72,15 +73,15 @@ def open_model(
     is_timed: bool = True,
     keeps_kernels: bool = False,
     ends_at: float | None = None,
-    search_share: float = 1.0,
+    part: Part = Part(),  # noqa: B008 (frozen)
 ) -> tuple[Survey, MeasureSession, dict[str, Any]]:
     """Read, prepare and survey a model. Passes that change its results are left out.
 
     With ``keeps_kernels`` kernels that the model has stay as they are. Otherwise they are expanded.
 
     With ``is_timed`` False, targets only state what they support, and nothing is timed. The search and the comparison of plans
-    end by ``ends_at``, a value of ``time.monotonic()``, as far as they can; None counts the time budget from now.
-    The search has a share of the usual limits; see ``Problem``.
+    end by ``ends_at``, a value of ``time.monotonic()``, as far as they can; None counts the time budget from now. The limits are
+    those of a part of the compilation.
 
     Returns:
         The survey, the session to be closed with ``stack``, and the origin of the model for the report.
@@ -118,7 +119,7 @@ def open_model(
             if options.allows_reduced:
                 menu = with_reduced_precision(menu, session, options)
             problem = Problem.of(place_weights(prepared, workspace), menu, toolchains, options, placement)
-            problem = replace(problem.ending_at(ends_at), source=facts["sha256"], search_share=search_share)
+            problem = replace(problem.ending_at(ends_at).as_part(part), source=facts["sha256"])
             try:
                 survey = survey_model(problem, session, preparation, stack, is_timed=is_timed)
             except PreparationDiffers as found:

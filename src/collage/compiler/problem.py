@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
+from collage.compiler.budget import Part
 from collage.compiler.choices import Choices
 from collage.compiler.device_placement import DevicePlacement
 from collage.fusion import CandidateKernel, FusionOptions
@@ -15,7 +16,7 @@ from collage.measure.estimator import model_tolerance
 from collage.measure.jobs import weight_bytes
 from collage.measure.kernel_factory import KernelMaker
 from collage.measure.session import MeasureSession
-from collage.measure.track import ComparisonPlan
+from collage.measure.track import LEGS, ComparisonPlan
 from collage.options import CompileOptions
 from collage.plan import AnyKernel
 from collage.system.machine import free_memory_bytes
@@ -42,7 +43,7 @@ class Problem:
         comparison_plan: Lengths of the end-to-end comparison.
         choices: Operators that the user forces to a target, or forbids to one.
         source: Digest of the model as the user gave it.
-        search_share: Share of the usual limits on time and kernels that the search has, if several plans share one search.
+        part: Its share of the limits, if several compilations share them.
     """
 
     model: ir.Model
@@ -57,7 +58,7 @@ class Problem:
     comparison_plan: ComparisonPlan
     choices: Choices = field(default_factory=Choices)
     source: str = ""
-    search_share: float = 1.0
+    part: Part = Part()  # noqa: RUF009 (frozen)
 
     @classmethod
     def of(
@@ -88,6 +89,18 @@ class Problem:
     def ending_at(self, ends_at: float) -> Problem:
         """Return the problem with a search and a comparison that end by this value of ``time.monotonic()``."""
         return replace(self, comparison_plan=replace(self.comparison_plan, ends_at=ends_at))
+
+    def as_part(self, part: Part) -> Problem:
+        """Return the problem as a part of a compilation. If it has a plan to beat, only what is near is reported."""
+        if part.rival is None:
+            return replace(self, part=part)
+        return replace(self, part=part, comparison_plan=replace(self.comparison_plan, legs=LEGS, is_brief=True))
+
+    @property
+    def time_budget_s(self) -> float | None:
+        """The seconds that the user allows this part of the compilation; None if there is no limit."""
+        budget_s = self.options.time_budget_s
+        return None if budget_s is None else self.part.budget * budget_s
 
     @property
     def is_placed_by_search(self) -> bool:
