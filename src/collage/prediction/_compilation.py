@@ -1,4 +1,4 @@
-"""What a compilation found and cost: the outcomes that predictions are fitted to and scored by."""
+"""The outcomes of compilations, which predictions are fitted to and scored by."""
 
 from __future__ import annotations
 

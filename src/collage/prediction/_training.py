@@ -78,7 +78,7 @@ def timings_of(database: Database) -> list[Timing]:
     """Return the timings of kernels whose work is known."""
     works = {(name["kernel"], name["shapes"]): work for name, work in database.facts(WORK)}
     found, rates = [], dict[str, Rates | None]()
-    for row in listing(database, Choice(status="ok")):
+    for row in list(listing(database, Choice(status="ok"))):
         parts = row["parts"]
         work, machine = works.get((parts.get("kernel"), parts.get("shapes"))), str(parts.get("machine"))
         if work is None or not work.operators or parts.get("method") != METHOD:
