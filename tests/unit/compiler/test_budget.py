@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from collage.compiler.budget import Part, SearchBudget
+from collage.compiler.budget import SearchBudget
+from collage.compiler.problem import Part
 from collage.compiler.refusals import over_time
 from collage.cost.outcome import Outcome
 from collage.cost.statistics import summarise
