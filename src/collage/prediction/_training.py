@@ -118,7 +118,7 @@ def train(database: Database, command: str) -> Predictor:
             f"{database.url} knows the compilations of {len({each.source for each in compiled})} models; "
             f"{_LEAST_MODELS} are the fewest to learn from"
         )
-    held = []
+    held: list[tuple[Held, Held]] = []
     for source in dict.fromkeys(each.source for each in compiled):
         others = [each for each in compiled if each.source != source]
         predictor = _fit([t for t in timings if t.work.model != source], others, command)
