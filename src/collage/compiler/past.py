@@ -19,7 +19,7 @@ _MOST_OF_BUDGET = 0.9
 def keep_compilation(lab: Lab, report: Report) -> None:
     """Keep what a compilation found, if it searched for the lowest latency among plans of the model's own precision."""
     problem, options, session = lab.problem, lab.problem.options, lab.session
-    has_budget = options.time_budget_s is not None or options.measure_budget is not None or problem.search_share < 1
+    has_budget = options.time_budget_s is not None or options.measure_budget is not None or problem.part.search < 1
     is_late = options.time_budget_s is not None and report.search.wall_s > _MOST_OF_BUDGET * options.time_budget_s
     is_cut_short = has_budget and (is_late or report.search.stopped_by in ("deadline", "max_measured"))
     is_usual = options.is_plain and not options.allows_reduced and options.plan is None and options.search == "fast"
@@ -28,7 +28,8 @@ def keep_compilation(lab: Lab, report: Report) -> None:
         if (time := baseline.whole.time) is not None:
             singles.setdefault(target.title, time.median_s * 1e6)
     gain = report.gain("best_single")  # None if a budget left no time to compare.
-    is_one_length = len(session.occasions) == 1
+    # A plan for a set of lengths had to beat another plan, not each toolchain.
+    is_one_length = len(session.occasions) == 1 and problem.part.rival is None
     if gain is None or not is_usual or not is_one_length or not report.search.raced or not report.search.keys:
         return
     found = Compilation(
