@@ -17,7 +17,9 @@ from collage.database import FactKind
 from collage.database.database import Database
 from collage.fusion import FusionOptions, FusionStyle
 from collage.measure.finalist import Finalist
+from collage.measure.operator_work import WORK
 from collage.measure.race import Comparison
+from collage.prediction import COMPILATION
 from tests.e2e.test_remeasure import SECONDS, NoisyMachine, compiled
 from tests.figures import figures
 
@@ -226,3 +228,21 @@ def test_a_damaged_result_is_as_good_as_none(
     assert second.report["search"]["measured"] < first.report["search"]["measured"]
     assert kernels(second) == kernels(first)
     assert not compiled(tmp_path, machine.operators, finals=True).report["search"]["raced"]
+
+
+def test_what_was_found_is_kept_for_predictions(machine: Machine, tmp_path: Path) -> None:
+    report = compiled(tmp_path, machine.operators, finals=True).report
+    compiled(tmp_path, machine.operators, finals=True)
+    with Database(str(tmp_path / "db.sqlite")) as database:
+        ((name, found),) = database.facts(COMPILATION)
+        works = [work for _, work in database.facts(WORK)]
+    gain = report.gain("best_single")
+    assert gain is not None
+    assert found.gain == (gain.ratio.value, gain.ratio.low, gain.ratio.high)
+    assert name["model"] == report.model.sha256
+    assert not found.is_cut_short
+    assert (found.measured, found.recorded) == (report.search.measured, report.search.cache_hits)
+    assert sum(each.count for each in found.work.operators.values()) == report.model.nodes
+    # The work of each kernel that was timed is known, the whole model's among them.
+    assert replace(found.work, model=name["model"]) in works
+    assert {work.model for work in works} == {name["model"]}

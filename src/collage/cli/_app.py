@@ -32,6 +32,7 @@ from collage.cli._inspect_commands import ENV_HELP, INSPECT_HELP, TARGETS_HELP, 
 from collage.cli._pack import PACK_HELP, UNPACK_HELP, pack, unpack
 from collage.cli._page import HELP as REPORT_HELP
 from collage.cli._page import report as report_command
+from collage.cli._predict import PREDICT_HELP, predict
 from collage.cli._toolchain import toolchain as toolchain_commands
 from collage.system.texts import printable
 
@@ -58,6 +59,7 @@ for name, text, command in (
     ("pack", PACK_HELP, pack),
     ("unpack", UNPACK_HELP, unpack),
     ("inspect", INSPECT_HELP, inspect),
+    ("predict", PREDICT_HELP, predict),
     ("targets", TARGETS_HELP, targets),
     ("env", ENV_HELP, env),
 ):

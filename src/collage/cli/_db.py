@@ -359,6 +359,34 @@ def diff(
     _print(f"measured with two builds: {counted(compared, 'kernel')}, of which changed: {len(changes)}")
 
 
+@db.command(
+    help="""Learn from the compilations in the database, for `collage predict` on this machine.
+
+    Examples:
+
+      collage db train
+
+      collage db train --db postgresql://me@server/timings --json
+    """
+)
+def train(url: Url = None, json: Json = False) -> None:
+    """Train."""
+    from collage.prediction import PREDICTOR
+    from collage.prediction import train as train_
+
+    with _opened(url) as database:
+        predictor = train_(database, "collage db train")
+        database.keep_local_fact(PREDICTOR, predictor)
+    inside, of = predictor.score()
+    if json:
+        print_json({"schema": _SCHEMA, "timings": predictor.timings, "models": of, "inside": inside})
+    else:
+        _print(
+            f"learned from {counted(predictor.timings, 'timing')}; of {counted(of, 'model')}, each predicted from the others, "
+            f"the true gain was within the range for {inside}"
+        )
+
+
 @contextmanager
 def _opened(url: str | None, *, create: bool = False, reading: bool = False) -> Iterator[Database]:
     """The database; it must be there, unless it is to be filled, and writable, unless it is only read."""

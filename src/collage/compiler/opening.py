@@ -114,6 +114,7 @@ def open_model(
             session = attempt.enter_context(
                 measure_session(toolchains, database, workspace, options, workers=workers, say=say)
             )
+            session.model = facts["sha256"]
             if options.allows_reduced:
                 menu = with_reduced_precision(menu, session, options)
             problem = Problem.of(place_weights(prepared, workspace), menu, toolchains, options, placement)

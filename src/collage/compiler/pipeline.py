@@ -39,6 +39,7 @@ from collage.compiler.kernel_metadata import write_metadata
 from collage.compiler.lab import Lab
 from collage.compiler.objective import with_final_size
 from collage.compiler.opening import open_model
+from collage.compiler.past import keep_compilation
 from collage.compiler.plan_search import search_plans
 from collage.compiler.planned import plan_file_of
 from collage.compiler.precision_borders import around_sensitive
@@ -193,6 +194,7 @@ def _compile_one(
         assert finals.recipe is not None and finals.plan is not None
         facts["nodes"] = len(survey.problem.graph)
         report = compile_report(lab, facts, result, told.elapsed_s, survey_s, is_named=is_named)
+        keep_compilation(lab, report)
         recipe = replace(finals.recipe, model=facts, report=report)
         if options.plan_out is not None:
             plan_file_of(survey.problem, finals.plan, model_digest(survey.problem.model)).save(options.plan_out)

@@ -11,14 +11,14 @@ from collage._lazy import ImportedOnUse
 
 if TYPE_CHECKING:
     from collage.database._engine import begin_writing, describe, open_engine
-    from collage.database._facts import QUARANTINED, FactKind, QuarantinedBuild
+    from collage.database._facts import MACHINE, QUARANTINED, FactKind, QuarantinedBuild
     from collage.database._persistence import await_server, persistently
     from collage.database.database import Database
 else:
     __getattr__ = ImportedOnUse(
         __name__,
         {
-            "collage.database._facts": "QUARANTINED FactKind QuarantinedBuild",
+            "collage.database._facts": "MACHINE QUARANTINED FactKind QuarantinedBuild",
             "collage.database.database": "Database",
             "collage.database._persistence": "await_server persistently",
             "collage.database._engine": "begin_writing describe open_engine",
@@ -27,6 +27,7 @@ else:
 
 
 __all__ = [
+    "MACHINE",
     "QUARANTINED",
     "Database",
     "FactKind",

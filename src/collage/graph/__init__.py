@@ -28,6 +28,7 @@ from collage.graph._mapped_tensor import MappedTensor, load_mapped
 from collage.graph._names import NameSupply
 from collage.graph._op_kind import (
     OpKind,
+    declared_kind,
     is_shape_operand,
     is_view,
     known_operators,
@@ -71,6 +72,7 @@ __all__ = [
     "bodies",
     "constant_tensor",
     "copy_model",
+    "declared_kind",
     "drop_precisions",
     "extract",
     "follows_from_lengths",

@@ -13,7 +13,16 @@ import onnx_ir as ir
 
 from collage.graph._traversal import bodies, constant_tensor
 
-__all__ = ["OpKind", "is_shape_operand", "is_view", "known_operators", "main_op_type", "op_kind", "register_op_kind"]
+__all__ = [
+    "OpKind",
+    "declared_kind",
+    "is_shape_operand",
+    "is_view",
+    "known_operators",
+    "main_op_type",
+    "op_kind",
+    "register_op_kind",
+]
 
 
 class OpKind(IntEnum):
@@ -44,6 +53,11 @@ def register_op_kind(domain: str, op_type: str, kind: OpKind) -> None:
 def known_operators() -> frozenset[tuple[str, str]]:
     """Every (domain, operator) whose kind was declared."""
     return frozenset(_TABLE)
+
+
+def declared_kind(domain: str, op_type: str) -> OpKind:
+    """Return the kind of an operator, wherever it stands; operators that nothing declared are opaque."""
+    return _TABLE.get(("" if domain == "ai.onnx" else domain, op_type), OpKind.OPAQUE)
 
 
 def _declare(kind: OpKind, names: str, domain: str = "") -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from collage.database import Database, FactKind
+from collage.database import MACHINE, Database, FactKind
 from collage.graph import SubGraph, is_view, value_nbytes
 from collage.measure.machine_rates import PEAK_SERVICE, SINGLE_THREADED
 from collage.measure.work import ShapeOf, product_flops
@@ -29,7 +29,7 @@ from collage.target import Target
 from collage.workers.machine_lock import measurement_lock
 from collage.workers.worker import Worker
 
-__all__ = ["Peak", "Roofline", "measure_peak"]
+__all__ = ["Peak", "Roofline", "known_rates", "measure_peak", "measured_rates"]
 
 _WINOGRAD = (6 * 3 / (6 + 3 - 1)) ** 2
 """Multiplications saved by F(6x6, 3x3), the largest tile in use for floating point."""
@@ -58,16 +58,37 @@ class Peak:
 _PEAK: FactKind[Peak] = FactKind("peak", Peak)
 
 
-def measure_peak(database: Database) -> Peak:
-    """The peak of this machine: measured once, and kept."""
-    name = {"machine": this_machine().fingerprint}
-    found = database.fact(_PEAK, **name)
-    if found is None:
-        with measurement_lock(), Worker(PEAK_SERVICE, environment=SINGLE_THREADED) as worker:
-            found = Peak(*(worker.call(rate, _PATIENCE_S) for rate in ("flops_per_s", "bytes_per_s")))
-        database.keep_fact(_PEAK, found, **name)
+def known_rates(database: Database, machine: str) -> tuple[float, float, int] | None:
+    """Return the measured rates of a machine, by its fingerprint; None if they are not known.
+
+    Returns:
+        Floating-point operations and bytes per second of all processors, and their number.
+    """
+    is_this = machine == this_machine().fingerprint
+    peak, facts = database.fact(_PEAK, machine=machine), database.fact(MACHINE, machine=machine) or {}
+    cores = this_machine().cores if is_this else facts.get("cores")
+    if peak is None or not isinstance(cores, int) or cores < 1:
+        return None
+    return peak.flops_per_s * cores, peak.bytes_per_s * cores, cores
+
+
+def measured_rates(database: Database) -> tuple[float, float, int]:
+    """The rates of this machine, see ``known_rates``: measured once, and kept."""
+    name = this_machine().fingerprint
+    found = known_rates(database, name)
+    if found is not None:
+        return found
+    with measurement_lock(), Worker(PEAK_SERVICE, environment=SINGLE_THREADED) as worker:
+        peak = Peak(*(worker.call(rate, _PATIENCE_S) for rate in ("flops_per_s", "bytes_per_s")))
+    database.keep_fact(_PEAK, peak, machine=name)
     cores = this_machine().cores
-    return Peak(_ABOVE_GEMM * found.flops_per_s * cores, _ABOVE_COPY * found.bytes_per_s * cores)
+    return peak.flops_per_s * cores, peak.bytes_per_s * cores, cores
+
+
+def measure_peak(database: Database) -> Peak:
+    """The rates that no kernel on this machine exceeds."""
+    flops_per_s, bytes_per_s, _ = measured_rates(database)
+    return Peak(_ABOVE_GEMM * flops_per_s, _ABOVE_COPY * bytes_per_s)
 
 
 class Roofline:

@@ -25,9 +25,11 @@ from collage.graph import structural_hash
 from collage.measure.arbiter import Arbiter
 from collage.measure.builder import Builds, Built
 from collage.measure.jobs import Counters, Job, batches, inner_targets, weight_bytes
+from collage.measure.operator_work import WORK, work_of
 from collage.measure.quarantine import Quarantined
 from collage.measure.sampling import SamplingPlan
 from collage.measure.track import ComparisonPlan
+from collage.measure.work import shape_in
 from collage.measure.worker_pool import Limits, WorkerPool
 from collage.numerics.value_store import ValueStore
 from collage.status import Status
@@ -57,6 +59,7 @@ class MeasureSession:
         other_folders: Folders of further value stores on which kernels are checked.
         length_folders: The same with other lengths, at which kernels may refuse to run, but must not be wrong.
         reference_model: File of the model that outputs are judged by: the original, or else the prepared one.
+        model: Digest of the model as the user gave it.
         arbiter: Settles doubts on outputs.
 
     Args:
@@ -98,6 +101,7 @@ class MeasureSession:
         self.other_folders: list[Path] = []
         self.length_folders: list[Path] = []
         self.reference_model: Path | None = None
+        self.model = ""
         self.arbiter = Arbiter(limits.memory_bytes)
 
     def __enter__(self) -> MeasureSession:
@@ -452,6 +456,11 @@ class MeasureSession:
                     return failed(error, made.build_s)
             self.counters.measured += 1
             self.database.record(key, outcome)
+            if outcome.ok and len(self._distinct_occasions(job)) == 1:
+                work = work_of(job.kernel.graph, partial(shape_in, self.values))
+                self.database.keep_fact(
+                    WORK, dataclasses.replace(work, model=self.model), kernel=key.kernel, shapes=key.shapes
+                )
         return outcome
 
     def _measure(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:

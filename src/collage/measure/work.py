@@ -12,7 +12,7 @@ from collage.graph import DataflowGraph, SubGraph, bodies, constant_tensor, is_s
 from collage.measure.machine_rates import MachineRates
 from collage.numerics.value_store import ValueStore
 
-__all__ = ["ShapeOf", "Work", "Workload", "product_flops", "shape_in"]
+__all__ = ["ShapeOf", "Work", "Workload", "product_flops", "shape_in", "stated_shape"]
 
 ShapeOf = Callable[[ir.Value], Sequence[int] | None]
 """Returns the shape of a value, or None if it is unknown."""
@@ -24,10 +24,13 @@ _PICKS = frozenset({"Compress", "Gather", "GatherElements", "GatherND", "Resize"
 
 def shape_in(values: ValueStore, value: ir.Value) -> Sequence[int] | None:
     """Return the shape that a value had in a reference run, or that the model states."""
-    if str(value.name) in values:
-        return values.shape(str(value.name))
+    return values.shape(str(value.name)) if str(value.name) in values else stated_shape(value)
+
+
+def stated_shape(value: ir.Value) -> Sequence[int] | None:
+    """Return the shape that a model states for a value; None if a length of it is open."""
     shape = value.const_value.shape if value.const_value is not None else value.shape
-    axes = tuple(shape) if shape is not None else (None,)
+    axes = (None,) if shape is None else tuple(shape)
     return tuple(axis for axis in axes if isinstance(axis, int)) if all(isinstance(a, int) for a in axes) else None
 
 

@@ -85,6 +85,11 @@ report gone.collage -o r.html
 bench m.onnx
 explain m.onnx
 db show --status okk --db t.db
+predict gone.onnx
+predict page.onnx
+predict m.onnx -q --dim other=3 --db t.db
+predict m.onnx -t openvin
+db train --db gone.db
 toolchain check onnxruntime --takes nothing
 fleet compile
 fleet status -o gone

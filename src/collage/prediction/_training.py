@@ -1,0 +1,296 @@
+"""Training: from the rows of a database to a predictor. It needs scikit-learn, which predicting does not."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from collage._distribution import WHERE, install_command
+from collage._errors import UsageError
+from collage.cost.workload_key import METHOD
+from collage.database import Database
+from collage.database.queries import Choice, listing
+from collage.measure.operator_work import WORK, OperatorsWork
+from collage.measure.roofline import known_rates
+from collage.prediction._compilation import COMPILATION, Compilation
+from collage.prediction._features import CLASSES, Rates, amounts, parts_s
+from collage.prediction._predictor import Held, Predictor, count_of, gain_bound
+from collage.prediction._trees import Tree
+from collage.target import Target
+
+__all__ = ["Timing", "correction", "name_of", "timings_of", "train"]
+
+_LEAST_MODELS = 6
+"""Fewer compiled models say nothing about the next one."""
+_LEAST_TIMINGS = 12
+"""A target with fewer timings is not learned: it would have as many parameters."""
+_PRIOR = 0.3
+"""Weight of "as on the other targets" for each factor of a target, in timings that are off by their own size."""
+_TREES: Mapping[str, Any] = {
+    "n_estimators": 60,
+    "learning_rate": 0.08,
+    "max_depth": 3,
+    "min_samples_leaf": 8,
+    "loss": "huber",
+    "random_state": 0,
+}
+_SHRINK = 0.5
+"""Weight of "no influence" for the influences on gains and on times of compilations, in standard deviations."""
+_FEW = 4.0
+"""Timings of a machine with which its correction counts half."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A timing to learn from: the work of a kernel, its target, the rates that it had, and its seconds."""
+
+    work: OperatorsWork
+    target: str
+    rates: Rates
+    machine: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A compilation, the digest of its model, and the rates of its machine."""
+
+    source: str
+    found: Compilation
+    rates: Rates
+
+
+def name_of(target: str, threads: int, cores: int) -> tuple[str, int]:
+    """Return the name under which a target is learned, and its threads: threads are a part of the rates."""
+    parsed = Target.parse(target)
+    given = parsed.option("threads")
+    kept = [f"{name}={value}" for name, value in parsed.options if name != "threads"]
+    return " ".join([parsed.toolchain, *kept]), int(given) if given and given.isdigit() else threads or cores
+
+
+def timings_of(database: Database) -> list[Timing]:
+    """Return the timings of kernels whose work is known."""
+    works = {(name["kernel"], name["shapes"]): work for name, work in database.facts(WORK)}
+    found, rates = [], dict[str, Rates | None]()
+    for row in list(listing(database, Choice(status="ok"))):
+        parts = row["parts"]
+        work, machine = works.get((parts.get("kernel"), parts.get("shapes"))), str(parts.get("machine"))
+        if work is None or not work.operators or parts.get("method") != METHOD:
+            continue
+        if machine not in rates:
+            rates[machine] = _rates(database, machine)
+        whole = rates[machine]
+        if whole is None or not row["median_us"]:
+            continue
+        name, threads = name_of(str(parts["target"]), int(parts["threads"]), int(whole.threads))
+        found.append(Timing(work, name, with_threads(whole, threads), machine, row["median_us"] / 1e6))
+    return found
+
+
+def with_threads(rates: Rates, threads: float) -> Rates:
+    """Return the rates of some of the processors of a machine."""
+    share = threads / rates.threads
+    return Rates(rates.flops_per_s * share, rates.bytes_per_s * share, threads)
+
+
+def train(database: Database, command: str) -> Predictor:
+    """Return the predictor of a database, scored on each compiled model without what was measured for it.
+
+    Raises:
+        UsageError: Too few models were compiled, or scikit-learn is missing.
+    """
+    timings = timings_of(database)
+    found = ((name, each, _rates(database, str(name.get("machine")))) for name, each in database.facts(COMPILATION))
+    compiled = [
+        _Compiled(str(name.get("model")), each, rates)
+        for name, each, rates in found
+        if rates is not None and each.work.operators and each.singles_s
+    ]
+    compiled.sort(key=lambda each: (each.found.model, each.source, each.found.wall_s))
+    if len({each.source for each in compiled}) < _LEAST_MODELS:
+        raise UsageError(
+            f"{database.url} knows the compilations of {len({each.source for each in compiled})} models; "
+            f"{_LEAST_MODELS} are the fewest to learn from"
+        )
+    held: list[tuple[Held, Held]] = []
+    for source in dict.fromkeys(each.source for each in compiled):
+        others = [each for each in compiled if each.source != source]
+        predictor = _fit([t for t in timings if t.work.model != source], others, command)
+        usual = _usual(others)
+        held += [pair for each in compiled if each.source == source and (pair := _held(predictor, each, usual))]
+    predictor, usual = _fit(timings, compiled, command), _usual(compiled)
+    # A figure is predicted from the model only if that predicts models that were left out better than a usual figure does.
+    if _error([each.gain for each, _ in held]) >= _error([each.gain for _, each in held]):
+        predictor = replace(predictor, gain_fit=(math.log(usual.gain[0]), 0.0))
+        held = [(replace(each, gain=flat.gain), flat) for each, flat in held]
+    if usual.wall_s and _error([each.wall_s for each, _ in held]) >= _error([flat.wall_s for _, flat in held]):
+        predictor = replace(predictor, wall_fit=(math.log(usual.wall_s[0]), 0.0, 0.0))
+        held = [(replace(each, wall_s=flat.wall_s), flat) for each, flat in held]
+    every = {timing.machine: _rates(database, timing.machine) for timing in timings}
+    machines = tuple(rates for _, rates in sorted(every.items()) if rates is not None)
+    return replace(predictor, machines=machines, held=tuple(each for each, _ in held))
+
+
+def correction(predictor: Predictor, timings: Iterable[Timing]) -> dict[str, float]:
+    """Return a factor by target: the median error of a predictor on timings of one machine, less if they are few."""
+    errors = defaultdict(list)
+    for timing in timings:
+        if timing.target in predictor.coefficients and (
+            parts := predictor.class_s(timing.work, timing.target, timing.rates)
+        ):
+            errors[timing.target].append(math.log(timing.seconds / sum(parts.values())))
+    return {
+        name: math.exp(float(np.median(each)) * len(each) / (len(each) + _FEW)) for name, each in sorted(errors.items())
+    }
+
+
+def _rates(database: Database, machine: str) -> Rates | None:
+    known = known_rates(database, machine)
+    return None if known is None else Rates(*known)
+
+
+def _fit(timings: Sequence[Timing], compiled: Sequence[_Compiled], command: str) -> Predictor:
+    targets = sorted({timing.target for timing in timings})
+    of_target = {name: [t for t in timings if t.target == name] for name in targets}
+    of_target = {name: each for name, each in of_target.items() if len(each) >= _LEAST_TIMINGS}
+    learned = [timing for each in of_target.values() for timing in each]
+    common = _coefficients(learned, {})
+    predictor = Predictor(
+        command,
+        len(learned),
+        (),
+        tuple(sorted({label for timing in learned for label in timing.work.operators})),
+        max((timing.seconds for timing in learned), default=0.0),
+        {name: _coefficients(each, common) for name, each in of_target.items()},
+        (),
+        (0.0, 0.0),
+        (0.0, 0.0, 0.0),
+        (),
+    )
+    predictor = replace(predictor, trees=_trees(predictor, learned))
+    rows = [(each.found, by_class) for each in compiled if (by_class := _by_class(predictor, each))]
+    gains = [math.log(each.gain[0]) for each, _ in rows]
+    bounds = [[math.log(gain_bound(by_class.values()))] for _, by_class in rows]
+    timed = [(each, by_class) for each, by_class in rows if each.is_whole]
+    sizes = [
+        [math.log1p(count_of(each.work)), math.log(min(sum(parts.values()) for parts in by_class.values()))]
+        for each, by_class in timed
+    ]
+    constant, slope = _line(bounds, gains, 1)
+    first, by_count, by_time = _line(sizes, [math.log(each.wall_s) for each, _ in timed], 2)
+    return replace(predictor, gain_fit=(constant, slope), wall_fit=(first, by_count, by_time))
+
+
+def _coefficients(timings: Sequence[Timing], common: Mapping[str, float]) -> dict[str, float]:
+    """Return the factors on the parts of a time that make the smallest relative errors; none is negative."""
+    nnls = _library().nnls
+    rows = [(amounts(timing.work, timing.rates), timing.seconds) for timing in timings]
+    names = sorted({name for parts, _ in rows for name in parts} | set(common))
+    matrix = [[parts.get(name, 0.0) / seconds for name in names] for parts, seconds in rows]
+    wanted = [1.0] * len(matrix)
+    for i, name in enumerate(names):
+        if common.get(name):
+            matrix.append([_PRIOR / common[name] if i == j else 0.0 for j in range(len(names))])
+            wanted.append(_PRIOR)
+    found, _ = nnls(np.array(matrix), np.array(wanted))
+    values = dict(zip(names, map(float, found), strict=True))
+    for kind in ("flops", "bytes"):
+        # An operator of a class that never occurred is taken for a usual one.
+        usual = [value for name, value in values.items() if name.endswith(kind) and value]
+        values = {f"{each} {kind}": statistics.median(usual or [1.0]) for each in CLASSES} | values
+    return {name: float(f"{value:.6g}") for name, value in values.items()}
+
+
+def _trees(predictor: Predictor, timings: Sequence[Timing]) -> tuple[Tree, ...]:
+    features, errors = [], []
+    for timing in timings:
+        parts = parts_s(timing.work, timing.rates, predictor.coefficients[timing.target])
+        if (total_s := sum(parts.values())) > 0:
+            features.append(predictor.features(timing.work, timing.target, timing.rates, parts))
+            errors.append(math.log(timing.seconds / total_s))
+    grown = _library().boosting(**_TREES).fit(np.array(features, np.float32), np.array(errors))
+    constant = float(grown.init_.predict(np.array(features[:1]))[0])
+    trees = [Tree((0,), (0.0,), (0,), (0,), (constant,))]
+    for (estimator,) in grown.estimators_:
+        tree = estimator.tree_
+        trees.append(
+            Tree(
+                tuple(max(0, int(each)) for each in tree.feature),
+                tuple(float(each) for each in tree.threshold),
+                tuple(max(0, int(each)) for each in tree.children_left),
+                tuple(max(0, int(each)) for each in tree.children_right),
+                tuple(float(f"{_TREES['learning_rate'] * each:.6g}") for each in tree.value[:, 0, 0]),
+            )
+        )
+    return tuple(trees)
+
+
+def _by_class(predictor: Predictor, compiled: _Compiled) -> dict[str, dict[str, float]]:
+    found = {}
+    for target in compiled.found.singles_s:
+        name, threads = name_of(target, 0, int(compiled.rates.threads))
+        if name in predictor.coefficients:
+            found[target] = predictor.class_s(compiled.found.work, name, with_threads(compiled.rates, threads))
+    return {target: parts for target, parts in found.items() if parts}
+
+
+def _held(predictor: Predictor, compiled: _Compiled, usual: Held) -> tuple[Held, Held] | None:
+    """Return a model beside what a predictor and what the usual figures of others say of it."""
+    by_class, found = _by_class(predictor, compiled), compiled.found
+    if not by_class:
+        return None
+    singles = {target: (sum(parts.values()), found.singles_s[target]) for target, parts in by_class.items()}
+    best_s = min(predicted for predicted, _ in singles.values())
+    gain, wall_s = predictor.gain(gain_bound(by_class.values())), predictor.wall_s(found.work, best_s)
+    flat_s = usual.wall_s if found.is_whole else None
+    return (
+        Held(found.model, singles, (gain, found.gain[0]), (wall_s, found.wall_s) if flat_s else None),
+        Held(found.model, singles, (usual.gain[0], found.gain[0]), (flat_s[0], found.wall_s) if flat_s else None),
+    )
+
+
+def _usual(compiled: Sequence[_Compiled]) -> Held:
+    """Return the median figures of compilations."""
+    gain = statistics.median(each.found.gain[0] for each in compiled)
+    walls = [each.found.wall_s for each in compiled if each.found.is_whole]
+    wall_s = statistics.median(walls) if walls else None
+    return Held("", {}, (gain, gain), None if wall_s is None else (wall_s, wall_s))
+
+
+def _error(pairs: Iterable[tuple[float, float] | None]) -> float:
+    """Return the mean error of predictions, as a logarithm."""
+    errors = [abs(math.log(pair[1] / pair[0])) for pair in pairs if pair is not None]
+    return statistics.fmean(errors) if errors else math.inf
+
+
+def _line(rows: Sequence[Sequence[float]], values: Sequence[float], count: int) -> list[float]:
+    """Return a constant and the influences of some figures, drawn towards none."""
+    if not rows:
+        return [0.0] * (count + 1)
+    x, y = np.array(rows, float), np.array(values, float)
+    middle, scale = x.mean(axis=0), x.std(axis=0)
+    scale[scale == 0] = 1.0
+    z = (x - middle) / scale
+    slopes = np.linalg.solve(z.T @ z + _SHRINK * np.eye(count), z.T @ (y - y.mean())) / scale
+    return [float(f"{value:.6g}") for value in (y.mean() - slopes @ middle, *slopes)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Library:
+    nnls: Any
+    boosting: Any
+
+
+def _library() -> _Library:
+    try:
+        from scipy.optimize import nnls
+        from sklearn.ensemble import GradientBoostingRegressor
+    except ImportError as error:
+        raise UsageError(f"learning needs the package scikit-learn: {install_command('learn')}{WHERE}") from error
+    return _Library(nnls, GradientBoostingRegressor)
