@@ -272,8 +272,8 @@ class Perplexity:
     def sum_up(self, drops: Sequence[float], limit: float | None = None, count: int = 0) -> Estimate:
         """Return the growth of perplexity over all samples."""
         found = mean_interval(drops, count)
-        ends = (math.expm1(min(drop, _MOST_LOG)) for drop in (found.value, found.low, found.high))
-        return Estimate(*ends, found.samples, found.is_vague)
+        value, low, high = (math.expm1(min(drop, _MOST_LOG)) for drop in (found.value, found.low, found.high))
+        return Estimate(value, low, high, found.samples, found.is_vague)
 
     def told(self, estimate: Estimate) -> str:
         """Return an estimate in words."""
@@ -470,7 +470,7 @@ def _log_softmax(logits: Array) -> Array:
         logits = logits.astype(np.float64)
         shifted = logits - logits.max(axis=-1, keepdims=True)
         found = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return np.clip(np.nan_to_num(found, nan=_LEAST_LOG), _LEAST_LOG, 0.0)
+    return np.asarray(np.clip(np.nan_to_num(found, nan=_LEAST_LOG), _LEAST_LOG, 0.0))
 
 
 def _surprise(logs: Array, label: Array | None) -> float:
