@@ -7,14 +7,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
+from collage.compiler.problem import Part
 from collage.cost.outcome import Outcome
 from collage.measure.track import ComparisonPlan
 from collage.options import CompileOptions
 
-__all__ = ["Part", "Rival", "SearchBudget"]
+__all__ = ["SearchBudget"]
 
 _SEARCH_S = 35.0
 _MOST_KERNELS = 80
@@ -23,34 +22,6 @@ _SHARE_OF_KERNELS = 1 / 9
 """Share of distinct kernels that a search may measure, between ``_LEAST_KERNELS`` and ``_MOST_KERNELS``. On a small model
 further measurements resolve only noise. On a calm machine the search ends before this limit.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """A plan that another one has to beat.
-
-    Attributes:
-        artefact: Its artefact.
-        digest: Digest of its kernels. Results that were compared with it are kept under it.
-    """
-
-    artefact: Path
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One of several compilations of a model: its share of the limits, and the plan that it has to beat.
-
-    Attributes:
-        budget: Share of the user's budgets of time and kernels.
-        search: Share of the usual limits on a search, where the user gives none.
-        rival: The plan to beat, in place of the original file; None for the first compilation.
-    """
-
-    budget: float = 1.0
-    search: float = 1.0
-    rival: Rival | None = None
 
 
 class SearchBudget:

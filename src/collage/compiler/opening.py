@@ -13,7 +13,6 @@ from typing import Any
 import onnx_ir as ir
 
 from collage._errors import ConfigError, WrongAnswer
-from collage.compiler.budget import Part
 from collage.compiler.device_placement import prepare_and_plan_devices
 from collage.compiler.partitioned_model import read_partitioned
 from collage.compiler.precision_session import with_data, with_limits
@@ -25,7 +24,7 @@ from collage.compiler.preparation import (
     Verdict,
     preparation_fact,
 )
-from collage.compiler.problem import Problem, with_reduced_precision
+from collage.compiler.problem import Part, Problem, with_reduced_precision
 from collage.compiler.survey import Survey, survey_model
 from collage.database.database import Database
 from collage.frontend import (
@@ -97,7 +96,7 @@ def open_model(
     original = OriginalModel(write_original(source, workspace, is_rewritten=is_rewritten), LIMITS, workers)
     stack.callback(original.close)
     model = with_lengths(model, options)
-    options = on_given_inputs(with_limits(with_data(options, model, workspace)), model)
+    options = on_given_inputs(with_limits(with_data(options, model, workspace, fitting=part.rival is not None)), model)
     fact = preparation_fact(facts["sha256"], options, code_digest())
     known = None if options.remeasure else database.local_fact(PREPARED, **fact)
     verdict = known or Verdict()

@@ -27,7 +27,6 @@ from collage._errors import LimitNotMet, NothingCanRun, WrongAnswer
 from collage.compiler.as_today import as_today
 from collage.compiler.assumptions import assumed_options
 from collage.compiler.body_search import estimated_bodies
-from collage.compiler.budget import Part
 from collage.compiler.candidates import collect, gather_specs
 from collage.compiler.effective_options import options_and_menu
 from collage.compiler.estimated_search import plan_by_estimator
@@ -43,7 +42,7 @@ from collage.compiler.opening import open_model
 from collage.compiler.plan_search import search_plans
 from collage.compiler.planned import plan_file_of
 from collage.compiler.precision_borders import around_sensitive
-from collage.compiler.problem import Problem
+from collage.compiler.problem import Part, Problem
 from collage.compiler.refusals import (
     check_chosen,
     check_menu,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import onnx_ir as ir
 
-from collage.compiler.budget import Part
 from collage.compiler.choices import Choices
 from collage.compiler.device_placement import DevicePlacement
 from collage.fusion import CandidateKernel, FusionOptions
@@ -23,7 +23,35 @@ from collage.system.machine import free_memory_bytes
 from collage.target import Target
 from collage.toolchains import Registry
 
-__all__ = ["Problem", "with_reduced_precision"]
+__all__ = ["Part", "Problem", "Rival", "with_reduced_precision"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """A plan that another one has to beat.
+
+    Attributes:
+        artefact: Its artefact.
+        digest: Digest of its kernels. Results that were compared with it are kept under it.
+    """
+
+    artefact: Path
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of several compilations of a model: its share of the limits, and the plan that it has to beat.
+
+    Attributes:
+        budget: Share of the user's budgets of time and kernels.
+        search: Share of the usual limits on a search, where the user gives none.
+        rival: The plan to beat, in place of the original file; None for the first compilation.
+    """
+
+    budget: float = 1.0
+    search: float = 1.0
+    rival: Rival | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +86,7 @@ class Problem:
     comparison_plan: ComparisonPlan
     choices: Choices = field(default_factory=Choices)
     source: str = ""
-    part: Part = Part()  # noqa: RUF009 (frozen)
+    part: Part = Part()
 
     @classmethod
     def of(

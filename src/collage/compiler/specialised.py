@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from collage._errors import CollageError, UsageError
-from collage.compiler.budget import Part, Rival
+from collage.compiler.problem import Part, Rival
 from collage.compiler.refusals import OVER_TIME
 from collage.frontend import describe_inputs, dimension_name, fix_lengths, read_model
 from collage.options import CompileOptions

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from collage.compiler.budget import Part, SearchBudget
+from collage.compiler.budget import SearchBudget
+from collage.compiler.problem import Part
 from collage.compiler.refusals import over_time
 from collage.cost.outcome import Outcome
 from collage.cost.statistics import summarise
@@ -53,3 +54,8 @@ def test_a_budget_that_did_not_hold_is_told(budget_s: float | None, took_s: floa
     told = over_time(budget_s, took_s, 31.0)
     assert bool(told) is warns
     assert all("40 s did not hold: 44 s" in text and "took 31 s" in text for text in told)
+
+
+def test_a_survey_is_not_blamed_for_what_came_after_it() -> None:
+    (warning,) = over_time(60.0, 111.0, 16.0)
+    assert "allow about" not in warning and "never cut short" in warning

@@ -13,7 +13,8 @@ from tests.unit.runtime.test_symbolic_lengths import MODELS
 
 import collage
 from collage._errors import NothingCanRun, UsageError
-from collage.compiler.budget import Part
+from collage.compiler.precision_session import with_data
+from collage.compiler.problem import Part
 from collage.compiler.specialised import _lengths, compile_specialised, is_specialised
 from collage.frontend import fix_lengths, read_model
 from collage.options import CompileOptions
@@ -109,6 +110,25 @@ def test_each_set_of_lengths_is_compared_with_the_plan_for_all_and_may_fail(tmp_
     assert len(executable.specialised) == 1
     assert executable.recipe.report == executable.report and executable.report.command == "the user's"
     assert "a plan for b=1, h=24, w_=24" in said
+
+
+@pytest.mark.parametrize(
+    ("batches", "dims", "expected"),
+    [
+        ((1, 2, 1), {}, {"b": {1: 2, 2: 1}}),
+        ((1, 2, 1), {"b": 3}, {"b": 3}),
+        ((1, 1), {}, {}),
+        ((1, 2, 3, 4, 5), {}, {}),
+    ],
+    ids=str,
+)
+def test_lengths_of_samples_are_those_that_are_timed(
+    batches: tuple[int, ...], dims: dict[str, int], expected: Any, tmp_path: Path
+) -> None:
+    samples = [{"x": np.ones((batch, 3, 24, 24), np.float32)} for batch in batches]
+    model = read_model(MODELS["convolution"][0])
+    options = with_data(CompileOptions(data=samples, dims=dims), model, tmp_path)
+    assert options.dims == expected and set(options.inputs) == {"x"}
 
 
 def test_budgets_hold_for_all_plans_together(tmp_path: Path) -> None:
