@@ -16,6 +16,7 @@ from collage.frontend import Lengths
 from collage.inspection import describe_environment
 from collage.measure.artefact_race import ArtefactTrack, artefact_on, length_of, open_track, opened, raced
 from collage.measure.bench_findings import keep_faster
+from collage.measure.decoding import decoding_of
 from collage.measure.finalist import Finalist, FinalistResult
 from collage.measure.session import MeasureSession
 from collage.runtime import Recipe
@@ -59,7 +60,8 @@ def bench(
     Returns:
         ``rows`` of name, median, p10, p90, p95 and p99 in µs, the speed-up over the best single with its interval, how long
         the race took, and the environment. ``faster`` has the rows that are faster than the artefact beyond doubt, each with
-        the command that uses it. The next compilation of the model races these again. The
+        the command that uses it. The next compilation of the model races these again. ``decoding`` has the figures of a
+        decoder with caches, see ``collage.measure.decoding``; None for other models. The
         singles run the original model where it can still be found unchanged, else the artefact's copy of it.
     """
     with ExitStack() as stack:
@@ -81,6 +83,7 @@ def bench(
         faster = [each for each in result.standings if is_alive and _is_faster(each)]
         if neighbour == "none":  # What is faster beside another process says nothing of the usual race.
             _note_faster(recipe, faster, say)
+        decoding = _decoding(place, recipe, say) if neighbour == "none" else None
     return {
         "schema": 1,
         "artefact": shown(artefact),
@@ -95,6 +98,7 @@ def bench(
             }
             for each in faster
         ],
+        "decoding": decoding,
         "rounds": rounds,
         "neighbour": neighbour,
         "duration_s": duration_s,
@@ -119,6 +123,15 @@ def _note_faster(recipe: Recipe, faster: Sequence[FinalistResult], say: Callable
             keep_faster(database, digest, targets)
     except CollageError as error:
         say(f"{', '.join(targets)} cannot be noted for the next compilation: {error}")
+
+
+def _decoding(place: Path, recipe: Recipe, say: Callable[[str], None]) -> dict[str, Any] | None:
+    try:
+        with Database() as database:
+            return decoding_of(place, recipe, database)
+    except CollageError as error:
+        say(f"tokens are not timed: {error}")
+        return None
 
 
 def _path_of(recipe: Recipe, model: Path | None) -> str:

@@ -193,7 +193,7 @@ class CompileOptions:
             iterable of inputs by name, each alone or in a pair with a label. They are split: some calibrate 8-bit kernels,
             some choose the plan, and the others judge it; see ``docs/precision.md``.
         metric: The metric that compares outputs with those of the original model: ``max-error``, ``cosine``, ``snr``,
-            ``top1``, ``top5`` or ``python:module:function``.
+            ``top1``, ``top5``, ``next-token``, ``kl``, ``perplexity`` or ``python:module:function``.
         max_drop: Largest drop of that metric that is acceptable. It admits targets of reduced precision, too.
         front: Compare plans for several accuracy budgets, and report the fastest for each.
         measure_budget: Largest number of kernels to measure. With None, a fast search measures a ninth of all kernels, but at
@@ -332,7 +332,10 @@ class CompileOptions:
         metavar="FOLDER|FILE.npz",
     )
     metric: str | None = option(
-        None, "max-error, cosine, snr, top1, top5 or python:MODULE:FUNCTION.", PRECISION, metavar="M"
+        None,
+        "max-error, cosine, snr, top1, top5, next-token, kl, perplexity or python:MODULE:FUNCTION.",
+        PRECISION,
+        metavar="M",
     )
     max_drop: float | None = option(
         None, "Largest drop of the metric, e.g. 1% or 0.01; admits int8.", BASIC, metavar="DROP", read=read_drop

@@ -38,6 +38,24 @@ def test_bench_says_how_to_use_a_row_that_is_faster_beyond_doubt(capsys: pytest.
     assert "to use it now: collage compile model.onnx -t right" in printed
 
 
+def test_bench_of_a_decoder_prints_tokens_and_the_share_of_the_machines_reads(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = bench_table(34.0, 51.0, 33.0)
+    decoding = {
+        "prompt": 32,
+        "first_token_ms": 21.5,
+        "tokens_per_s": 179.0,
+        "read_bytes_per_s": 27.6e9,
+        "read_share": 0.755,
+    }
+    print_bench({**table, "decoding": decoding})
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "first token of 32 after 21.5 ms, then 179 tokens/s, reading weights at 76% of the 27.6 GB/s" in printed
+    print_bench({**table, "decoding": {**decoding, "read_share": None}})
+    assert "reading weights" not in capsys.readouterr().out
+
+
 def test_bench_takes_no_wrong_row_for_the_best(capsys: pytest.CaptureFixture[str]) -> None:
     table = bench_table(40.0, 10.0, 30.0)
     table["rows"][1]["reason"] = "output 'y': differs"

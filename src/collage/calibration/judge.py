@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from collage._errors import InputError, ToolchainError, UsageError, WorkerTimeout
-from collage.calibration.metrics import Metric, PythonMetric
+from collage.calibration.metrics import Metric, Perplexity, PythonMetric
 from collage.calibration.samples import CalibrationData, Sample, holds_nan, put_values
 from collage.numerics.value_store import ValueStore
 from collage.workers.worker import Worker
@@ -34,6 +34,8 @@ _MOST_KEPT_BYTES = 4 << 30
 _MOST_S = 60.0
 """Seconds after which no further samples are looked at."""
 _MOST_SHARE = 1 / 3
+_NO_TEXT = ("position", "token_type")
+"""Beginnings of names of inputs that end as those of tokens do."""
 _CHUNK = 16
 """So many samples are answered with one call; these are judged however long they take."""
 
@@ -186,10 +188,11 @@ class Judge:
             if own is None:
                 own = self._own_scores[key] = self._score(metric, sample, expected, expected)
             return own - self._score(metric, sample, answer, expected)
+        label = sample.following if isinstance(metric, Perplexity) and sample.label is None else sample.label
         try:
             if key not in self._own_scores:
-                self._own_scores[key] = metric.score(_arrays(expected), sample.label)
-            return metric.drop(_arrays(answer), _arrays(expected), sample.label)
+                self._own_scores[key] = metric.score(_arrays(expected), label)
+            return metric.drop(_arrays(answer), _arrays(expected), label)
         except InputError as error:
             raise InputError(f"metric {metric.name}, on {sample.name}: {error}") from error
 
@@ -221,10 +224,26 @@ class _Asked:
 
     name: str
     label: np.ndarray[Any, Any] | None
+    following: np.ndarray[Any, Any] | None
 
     @classmethod
     def of(cls, sample: Sample) -> _Asked:
-        return cls(sample.name, sample.label)
+        return cls(sample.name, sample.label, _following(sample.feeds))
+
+
+def _following(feeds: Mapping[str, Any]) -> np.ndarray[Any, Any] | None:
+    """Return the token that follows each token of a text, -1 behind the last one; None if the inputs are not a text's tokens."""
+    texts = {
+        name: np.asarray(value)
+        for name, value in feeds.items()
+        if np.asarray(value).dtype.kind in "iu" and np.ndim(value) in (1, 2)
+    }
+    named = {name: value for name, value in texts.items() if name.endswith("ids") and not name.startswith(_NO_TEXT)}
+    found = list((texts if len(texts) == 1 else named).values())
+    if len(found) != 1:
+        return None
+    ids = found[0].astype(np.int64)
+    return np.concatenate([ids[..., 1:], np.full_like(ids[..., :1], -1)], axis=-1)
 
 
 def _arrays(store: ValueStore) -> Mapping[str, np.ndarray[Any, Any]]:

@@ -11,6 +11,9 @@ metric              drop of one sample                                          
 ``snr``             noise over signal, as amplitudes: 0.01 is 40 dB                       mean, Student's t
 ``top1``            1 if the class differs; with labels, what is lost less what is won     share, Wilson's interval
 ``top5``            the same if the right class is not among the first five               share, Wilson's interval
+``next-token``      share of positions at which the most likely token differs              mean, Student's t
+``kl``              Kullback-Leibler divergence from the original's tokens, in nats        mean, Student's t
+``perplexity``      what the logarithm of the text's perplexity grows by                   growth of perplexity
 ``python:M:F``      score of the original less that of the answer                         mean, Student's t
 ==================  ====================================================================  =============================
 
@@ -37,6 +40,7 @@ __all__ = [
     "BUILT_IN",
     "Estimate",
     "Metric",
+    "Perplexity",
     "PythonMetric",
     "find_metric",
     "least_samples",
@@ -57,6 +61,8 @@ _MANY, _MOST_MARGIN = 20, 4.0
 """Number of errors from which a multiple of the largest is the largest bound, and this multiple; see ``prediction_bound``."""
 _MOST_LOG = 700.0
 """Logarithm of a number that is not yet infinite."""
+_LEAST_LOG = -700.0
+"""Logarithm of the probability that an answer's probability of 0 counts as."""
 _IMAGE_RANK = 4
 _PYTHON = re.compile(r"python:([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
@@ -186,7 +192,8 @@ class _Top:
 
     def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
         name = _classes_of(expected)
-        wanted = _ranked(expected[name], 1)[..., 0] if label is None else label
+        # If only some samples have labels, none is used.
+        wanted = _ranked(expected[name], 1)[..., 0] if label is None or not self.has_labels else label
         if not self.has_labels:
             return 1.0 - float(np.mean(self._hits_of(outputs, expected, name, wanted)))
         before = _hits(expected[name], wanted, self.count)
@@ -228,6 +235,57 @@ class _Top:
 
 
 @dataclass(frozen=True, slots=True)
+class _Divergence(_Comparing):
+    """Distance of the answer's distribution of tokens from the original's."""
+
+    name: str = "kl"
+
+    def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
+        right, found = _log_probabilities(outputs, expected)
+        return float(np.mean(np.sum(np.exp(right) * (right - found), axis=-1)))
+
+    def sum_up(self, drops: Sequence[float], limit: float | None = None, count: int = 0) -> Estimate:
+        return mean_interval(drops, count)
+
+    def told(self, estimate: Estimate) -> str:
+        return f"KL divergence {estimate.value:.2e} nats a token [{estimate.low:.2e}, {estimate.high:.2e}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Perplexity:
+    """Perplexity of a text: labels are the tokens that follow, negative ones do not count.
+
+    The drop of many samples is the share by which perplexity grows.
+    """
+
+    name: str = "perplexity"
+
+    def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
+        """Return what the mean negative logarithm of the probabilities of the right tokens grows by."""
+        right, found = _log_probabilities(outputs, expected)
+        return _surprise(found, label) - _surprise(right, label)
+
+    def score(self, expected: Mapping[str, Array], label: Array | None) -> float | None:
+        """Return the logarithm of the original's own perplexity."""
+        return _surprise(_log_probabilities(expected, expected)[0], label)
+
+    def sum_up(self, drops: Sequence[float], limit: float | None = None, count: int = 0) -> Estimate:
+        """Return the growth of perplexity over all samples."""
+        found = mean_interval(drops, count)
+        value, low, high = (math.expm1(min(drop, _MOST_LOG)) for drop in (found.value, found.low, found.high))
+        return Estimate(value, low, high, found.samples, found.is_vague)
+
+    def told(self, estimate: Estimate) -> str:
+        """Return an estimate in words."""
+        value, low, high = (100 * drop for drop in (estimate.value, estimate.low, estimate.high))
+        growth = f"{value:+.2f} % [{low:+.2f}, {high:+.2f}]"
+        if estimate.original is None:
+            return f"perplexity {growth}"
+        before = math.exp(min(estimate.original, _MOST_LOG))
+        return f"perplexity {before * (1 + estimate.value):.4g} instead of the original's {before:.4g}, {growth}"
+
+
+@dataclass(frozen=True, slots=True)
 class PythonMetric:
     """A function of the user's, which runs in a process of its own, see ``collage.calibration.judge``.
 
@@ -261,7 +319,7 @@ class PythonMetric:
         return f"{self.name} {_instead(estimate.original, estimate.value, '.4g')}, {drop}"
 
 
-BUILT_IN = ("max-error", "cosine", "snr", "top1", "top5")
+BUILT_IN = ("max-error", "cosine", "snr", "top1", "top5", "next-token", "kl", "perplexity")
 
 
 def find_metric(name: str, has_labels: bool = False) -> Metric:
@@ -277,7 +335,10 @@ def find_metric(name: str, has_labels: bool = False) -> Metric:
     tops = {"top1": 1, "top5": 5}
     if name in tops:
         return _Top(name, tops[name], has_labels)
-    plain: dict[str, Metric] = {metric.name: metric for metric in (_MaxError(), _Cosine(), _Snr())}
+    plain: dict[str, Metric] = {
+        metric.name: metric
+        for metric in (_MaxError(), _Cosine(), _Snr(), _Top("next-token", 1), _Divergence(), Perplexity())
+    }
     if name in plain:
         return plain[name]
     if (found := _PYTHON.fullmatch(name)) is not None:
@@ -390,6 +451,45 @@ def _instead(original: float, drop: float, form: str, unit: str = "") -> str:
 
 def _decibels(ratio: float) -> float:
     return -20.0 * math.log10(max(ratio, 1e-15))
+
+
+def _log_probabilities(outputs: Mapping[str, Array], expected: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Return logarithms of the original's and of an answer's probabilities; along the last axis lie the tokens.
+
+    Answers that are not finite, or of another shape, have probabilities of 0.
+    """
+    name = _classes_of(expected)
+    right, found = expected[name], outputs.get(name)
+    if found is None or np.shape(found) != np.shape(right):
+        return _log_softmax(right), np.full(np.shape(right), _LEAST_LOG)
+    return _log_softmax(right), _log_softmax(found)
+
+
+def _log_softmax(logits: Array) -> Array:
+    with np.errstate(invalid="ignore", over="ignore"):
+        logits = logits.astype(np.float64)
+        shifted = logits - logits.max(axis=-1, keepdims=True)
+        found = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return np.asarray(np.clip(np.nan_to_num(found, nan=_LEAST_LOG), _LEAST_LOG, 0.0))
+
+
+def _surprise(logs: Array, label: Array | None) -> float:
+    """Return the mean negative logarithm of the probabilities of the right tokens.
+
+    Raises:
+        InputError: Labels do not fit the output, or none counts.
+    """
+    label = np.asarray(-1 if label is None else label)
+    if label.dtype.kind not in "iu" or label.size != math.prod(logs.shape[:-1]) or (label >= logs.shape[-1]).any():
+        raise InputError(
+            f"the tokens that follow are {label.dtype}{list(label.shape)}; the output has {list(logs.shape[:-1])} positions "
+            f"and {logs.shape[-1]} tokens"
+        )
+    flat, tokens = logs.reshape(-1, logs.shape[-1]), label.reshape(-1)
+    counted = np.flatnonzero(tokens >= 0)
+    if not counted.size:
+        raise InputError("no token that follows is given: add labels, or texts of two tokens or more")
+    return -float(np.mean(flat[counted, tokens[counted].astype(np.int64)]))
 
 
 def _classes_of(outputs: Mapping[str, Array]) -> str:

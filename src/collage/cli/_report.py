@@ -238,6 +238,15 @@ def print_bench(table: Mapping[str, Any]) -> None:
             f"{table['speedup_vs_best_single']:.3f}x the best single toolchain (95 % interval {low:.3f} to {high:.3f})",
             highlight=False,
         )
+    if (decoding := table.get("decoding")) is not None:
+        share = decoding["read_share"]
+        rate = f" of the {decoding['read_bytes_per_s'] / 1e9:.1f} GB/s that this machine reads"
+        console.print(
+            f"collage: first token of {decoding['prompt']} after {decoding['first_token_ms']:.1f} ms, then "
+            f"{decoding['tokens_per_s']:.0f} tokens/s"
+            + ("" if share is None else f", reading weights at {share:.0%}{rate}"),
+            highlight=False,
+        )
     for row in table["faster"]:
         console.print(
             _escape(f"{row['name']} is faster beyond doubt. The next compilation of the model races it again.")

@@ -19,7 +19,7 @@ _OBJECTIVES: Mapping[str, str] = {
     "memory": "the largest resident set",
     "size": "the bytes of the artefact",
 }
-_RANKS: Mapping[str, str] = {"top1": "top-1", "top5": "top-5"}
+_RANKS: Mapping[str, str] = {"top1": "top-1", "top5": "top-5", "next-token": "agreement of the next token"}
 
 
 def assumed_options(options: CompileOptions, menu: Iterable[Target]) -> list[Note]:

@@ -1,10 +1,11 @@
-"""The rates of one core. Runs in a child, where the products of NumPy can be kept to one thread."""
+"""The rates of one core, and of memory. Runs in a child, where the products of NumPy can be kept to one thread."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -19,6 +20,10 @@ _SIDES = (256, 512, 1024)
 """Sides of products of which the fastest counts: larger ones are faster until they leave the cache."""
 _SLOT_S = 0.04
 """Seconds for each rate: 20 runs of the largest product, or of a copy outside all caches."""
+_READ_BYTES = 128 << 20
+"""Bytes that a core reads at a time: more than its share of any cache."""
+_MOST_READ_BYTES = 2 << 30
+_READS = 20
 
 
 class PeakWorker:
@@ -71,6 +76,13 @@ class PeakWorker:
             rates.append(2.0 * source.nbytes / min(taken_s))
         return rates
 
+    def read_bytes_per_s(self, cores: int) -> float:
+        """Return the bytes per second that so many cores together read from memory."""
+        size = min(_READ_BYTES, _MOST_READ_BYTES // cores)
+        arrays = [np.ones(size // 4, np.float32) for _ in range(cores)]
+        with ThreadPoolExecutor(cores) as pool:  # Products of vectors leave the interpreter to the other threads.
+            return cores * size / _least_s(lambda: list(pool.map(lambda x: x @ x, arrays)), _READS)
+
 
 def _usual_s(action: Callable[[], object], starts_at: float) -> float:
     while time.monotonic() < starts_at:
@@ -92,9 +104,9 @@ def _copied_per_s(size: int) -> float:
     return 2.0 * size / _least_s(lambda: np.copyto(goal, source))
 
 
-def _least_s(action: Callable[[], object]) -> float:
+def _least_s(action: Callable[[], object], tries: int = _TRIES) -> float:
     least = math.inf
-    for _ in range(_TRIES):
+    for _ in range(tries):
         before = time.perf_counter()
         action()
         least = min(least, time.perf_counter() - before)

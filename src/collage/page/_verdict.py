@@ -28,6 +28,9 @@ _FALLS = {
     "max-error": "Largest error",
     "cosine": "Cosine similarity falls by",
     "snr": "Noise over signal",
+    "next-token": "Agreement of the next token falls by",
+    "kl": "KL divergence",
+    "perplexity": "Perplexity grows by",
 }
 
 
@@ -157,7 +160,7 @@ def _accuracy(report: Report) -> str:
     drop = number_of(found.get("drop")) if isinstance(found, Mapping) else None
     if drop is None:
         return ""
-    figure = _as_share if name in ("top1", "top5") else _as_number
+    figure = _as_share if name in ("top1", "top5", "next-token", "perplexity") else _as_number
     ends = found.get("interval")
     low, high = map(number_of, ends) if isinstance(ends, list | tuple) and len(ends) == 2 else (None, None)
     interval = "" if low is None or high is None or low == high else f" ({figure(low)} to {figure(high)})"

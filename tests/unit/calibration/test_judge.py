@@ -205,3 +205,19 @@ def test_samples_that_hold_nan_are_named(judge_of, models):
     who, _ = judge_of("top1", samples([1, 2, 3], [1, float("nan"), 2]))
     who.drops(models["double"][1], range(2))
     assert who.with_nan == {1: "sample 1"}
+
+
+@pytest.mark.parametrize(
+    ("feeds", "right"),
+    [
+        ({"input_ids": np.array([[4, 5, 6]])}, [[5, 6, -1]]),
+        ({"tokens": np.array([4, 5], np.int32)}, [5, -1]),
+        ({"input_ids": np.array([[4, 5]]), "attention_mask": np.array([[1, 1]])}, [[5, -1]]),
+        ({"input_ids": np.array([[4, 5]]), "position_ids": np.array([[0, 1]])}, [[5, -1]]),
+        ({"a": np.array([[4, 5]]), "b": np.array([[1, 1]])}, None),
+        ({"x": np.ones((1, 2), np.float32)}, None),
+    ],
+)
+def test_tokens_that_follow_are_those_of_the_text(feeds, right):
+    found = judge._following(feeds)
+    assert (None if found is None else found.tolist()) == right

@@ -187,3 +187,48 @@ def test_few_samples_tell_what_interval_more_of_them_would_have() -> None:
     assert few.value == more.value < more.high < few.high
     assert more.high - more.value == pytest.approx(1.966 * 0.8165e-3 / 20, rel=1e-3)
     assert few.samples == more.samples == 4
+
+
+def as_probabilities(logits):
+    powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def test_metrics_of_language_models_are_what_they_are_defined_as():
+    rng = np.random.default_rng(0)
+    right = {"logits": rng.normal(size=(1, 6, 11)).astype(np.float32)}
+    other = {"logits": right["logits"] + 0.3 * rng.normal(size=(1, 6, 11)).astype(np.float32)}
+    p, q = as_probabilities(right["logits"]), as_probabilities(other["logits"])
+    tokens = np.array([[3, 0, 10, 7, 1, -100]])
+    kl, perplexity, agreement = map(find_metric, ("kl", "perplexity", "next-token"))
+    assert kl.drop(other, right, None) == pytest.approx((p * np.log(p / q)).sum(-1).mean())
+    assert agreement.drop(other, right, tokens) == pytest.approx((p.argmax(-1) != q.argmax(-1)).mean())
+    before, after = (-np.log(x[0, range(5), tokens[0, :5]]).mean() for x in (p, q))
+    assert perplexity.score(right, tokens) == pytest.approx(before)
+    drop = perplexity.drop(other, right, tokens)
+    assert drop == pytest.approx(after - before)
+    assert perplexity.sum_up([drop, drop]).value == pytest.approx(math.exp(after) / math.exp(before) - 1)
+    assert all(metric.drop(right, right, tokens) == 0 for metric in (kl, perplexity, agreement))
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+def test_broken_logits_are_far_off_and_masked_tokens_are_not(broken):
+    right = {"logits": np.array([[[0.0, 1.0, -np.inf]]], np.float32)}
+    odd = {"logits": np.full((1, 1, 3), broken, np.float32)}
+    for answer in (odd, {}, {"logits": np.zeros((1, 3), np.float32)}):
+        for name in ("kl", "perplexity"):
+            drop = find_metric(name).drop(answer, right, np.array([[1]]))
+            assert 100 < drop < math.inf
+            assert not find_metric(name).sum_up([drop, 0.0]).keeps(0.5)
+    assert find_metric("kl").drop(right, right, None) == 0
+
+
+def test_perplexity_needs_tokens_that_fit():
+    right = {"logits": np.zeros((1, 2, 5), np.float32)}
+    for tokens in (None, np.array([1]), np.array([1, 5]), np.array([-1, -1]), np.array([0.5, 1.0])):
+        with pytest.raises(InputError, match="follow"):
+            find_metric("perplexity").score(right, tokens)
+
+
+def test_where_only_some_samples_have_labels_agreement_does_not_read_them():
+    assert find_metric("top1").drop(scores([0, 3, 1]), scores([0, 3, 1]), np.array(2)) == 0

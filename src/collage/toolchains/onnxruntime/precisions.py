@@ -5,9 +5,11 @@ Running such kernels needs this module, but not the code that makes them.
 
 from __future__ import annotations
 
-__all__ = ["REDUCED", "UNWANTED_OPTIMISERS"]
+__all__ = ["NARROW", "REDUCED", "UNWANTED_OPTIMISERS"]
 
-REDUCED = ("int8", "int8-dynamic", "w8", "w4")
+NARROW = ("w8", "w4")
+"""Values of the option ``precision`` for narrow weights."""
+REDUCED = ("int8", "int8-dynamic", *NARROW)
 """Values of the option ``precision`` beside f32."""
 
 UNWANTED_OPTIMISERS = ["MatMulAddFusion"]
