@@ -106,6 +106,7 @@ class Queue:
         self._worker = Worker(_SERVICE)
         self._folder: Path | None = None
         self._is_ending = False
+        self._process = os.getpid()
 
     def put(self, job: Callable[[], None]) -> None:
         """Add a job."""
@@ -141,7 +142,10 @@ class Queue:
 
     def end(self) -> None:
         """Kill the process with everything that it started, and take no more jobs."""
+        if os.getpid() != self._process:
+            return  # A fork, which has none of it.
         self._is_ending = True
+        self._jobs.put(_nothing)  # The thread may be waiting for one.
         self._worker.interrupt()
         if self._thread is not None:
             self._thread.join(_END_S)
@@ -223,6 +227,9 @@ class _Pupil(CompiledGraph):
 
     def _warn(self, reason: str) -> None:
         self.left.append(reason)
+
+
+def _nothing() -> None: ...
 
 
 def _dtype(name: str) -> torch.dtype:

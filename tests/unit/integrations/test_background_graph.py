@@ -142,6 +142,17 @@ def test_weights_that_change_meanwhile_count(events: Events, name: str) -> None:
     assert events.runs == 1
 
 
+def test_in_inference_mode_it_switches_too(events: Events) -> None:
+    module = Normal(False)
+    compiled = torch.compile(module, backend="collage", options=OPTIONS)
+    with torch.inference_mode():
+        x = torch.randn(3, 4)
+        compiled(x)
+        events.finish()
+        torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-5)
+    assert events.runs == 1
+
+
 def test_several_threads_call(events: Events) -> None:
     module = Normal(False)
     compiled = torch.compile(module, backend="collage", options=OPTIONS)
@@ -201,8 +212,6 @@ def test_a_queue_that_ends_has_neither_thread_nor_folder() -> None:
     folder = queue.folder
     queue.put(done.set)
     assert done.wait(10) and folder.is_dir()
-    queue._is_ending = True
-    queue.put(lambda: None)
     queue.end()
     assert not folder.exists()
     assert queue._thread is not None and not queue._thread.is_alive()
