@@ -110,7 +110,7 @@ def test_what_is_known_is_known_for_the_same_weights_only(tmp_path: Path) -> Non
 def test_by_the_command_line_and_its_artefact_remembers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, artefact, db = tmp_path / "m.onnx", tmp_path / "m.collage", str(tmp_path / "t.sqlite")
     onnx.save(parser.parse_model(ROWS), model)
-    begin = ["compile", str(model), "-o", str(artefact), "-t", "onnxruntime", "--db", db]
+    begin = ["compile", str(model), "-o", str(artefact), "-t", "onnxruntime", "--no-specialise", "--db", db]
     assert command(*begin, "--dim", "n=4:3,64") == 0
     assert "all times are the mean of x[4, 4], b[4] (75%), x[64, 4], b[4] (25%)" in " ".join(
         capsys.readouterr().out.split()

@@ -14,6 +14,7 @@ import os
 import struct
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ import onnx_ir as ir
 
 from collage._errors import InputError, UsageError
 from collage.calibration.images import ImageFolder
-from collage.frontend import check_given, describe_inputs
+from collage.frontend import check_given, describe_inputs, lengths_of
 from collage.numerics.value_store import ValueStore
 
 __all__ = ["CalibrationData", "Sample", "Split", "files_for", "holds_nan", "open_data", "put_values", "split_samples"]
@@ -133,6 +134,7 @@ class CalibrationData:
         origin: Name of the data in messages.
         labelled: Number of samples that say what is right.
         how: The steps from files to inputs, in words; empty if there are none.
+        lengths: Number of samples of each length, by dimension, as far as the samples differ.
     """
 
     count: int
@@ -142,13 +144,14 @@ class CalibrationData:
     origin: str
     labelled: int = 0
     how: str = ""
+    lengths: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     def samples(self, indices: Iterable[int]) -> Iterator[Sample]:
         """Read samples one after the other."""
         return (self.read(index) for index in indices)
 
 
-def open_data(source: Any, model: ir.Model, folder: Path) -> CalibrationData:
+def open_data(source: Any, model: ir.Model, folder: Path, *, fitting: bool = False) -> CalibrationData:
     """Return the samples of a folder, a file or an iterable, all of which fit a model.
 
     Args:
@@ -156,6 +159,7 @@ def open_data(source: Any, model: ir.Model, folder: Path) -> CalibrationData:
             by name, or a pair of these and a label.
         model: A model with its inputs.
         folder: Folder for samples that have no files of their own.
+        fitting: Leave out samples of a folder or an iterable that do not fit.
 
     Raises:
         UsageError: The source cannot be read, or holds nothing.
@@ -164,7 +168,7 @@ def open_data(source: Any, model: ir.Model, folder: Path) -> CalibrationData:
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         if path.is_dir():
-            return _of_folder(path, model)
+            return _of_folder(path, model, fitting=fitting)
         if path.is_file():
             return _of_file(path, model, folder)
         raise UsageError(f"cannot read the samples: {path} does not exist")
@@ -173,7 +177,7 @@ def open_data(source: Any, model: ir.Model, folder: Path) -> CalibrationData:
             f"samples are a folder, a .npz file or an iterable of inputs by name, not {type(source).__name__}; "
             "a single sample is a list of one"
         )
-    return _of_iterable(source, model, folder)
+    return _of_iterable(source, model, folder, fitting=fitting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,18 +196,53 @@ class _Header:
         return np.broadcast_to(np.zeros((), self.dtype), tuple(shape))
 
 
-def _of_folder(path: Path, model: ir.Model) -> CalibrationData:
-    files = sorted(each for each in path.iterdir() if each.suffix == ".npz" and each.is_file())
-    if not files:
+class _Tally:
+    """Counts samples that fit a model, by their lengths."""
+
+    def __init__(self, model: ir.Model, *, fitting: bool) -> None:
+        self.labelled = 0
+        self._model, self._fitting = model, fitting
+        self._lengths: dict[str, Counter[int]] = {}
+
+    def takes(self, arrays: Mapping[str, Array], where: str) -> bool:
+        """Count a sample; return False for one that does not fit and may be left out.
+
+        Raises:
+            InputError: It does not fit, and may not be left out.
+        """
+        try:
+            sample = _sample(self._model, arrays, where)
+        except InputError:
+            if not self._fitting:
+                raise
+            return False
+        self.labelled += sample.label is not None
+        for name, length in lengths_of(self._model, sample.feeds).items():
+            self._lengths.setdefault(name, Counter())[length] += 1
+        return True
+
+    @property
+    def lengths(self) -> dict[str, Mapping[int, int]]:
+        """The number of samples of each length, by dimension, as far as they differ."""
+        return {name: dict(found) for name, found in self._lengths.items() if len(found) > 1}
+
+
+def _of_folder(path: Path, model: ir.Model, *, fitting: bool) -> CalibrationData:
+    found = sorted(each for each in path.iterdir() if each.suffix == ".npz" and each.is_file())
+    if not found:
         return _of_images(path, model)
-    digest, labelled = hashlib.sha256(), 0
-    for file in files[:_MOST_SAMPLES]:
+    digest, tally, files = hashlib.sha256(), _Tally(model, fitting=fitting), list[Path]()
+    for file in found[:_MOST_SAMPLES]:
         with _archive(file) as archive:
             headers = _headers(archive, file, _MOST_SAMPLE_BYTES)
         stand_ins = {name: header.stand_in(header.shape) for name, header in headers.items()}
-        labelled += _sample(model, stand_ins, str(file)).label is not None
+        if not tally.takes(stand_ins, str(file)):
+            continue
+        files.append(file)
         stat = file.stat()
         digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    if not files:
+        raise UsageError(f"no sample in {path} has these lengths")
 
     def read(index: int) -> Sample:
         file = files[index]
@@ -212,8 +251,10 @@ def _of_folder(path: Path, model: ir.Model) -> CalibrationData:
             arrays = {name: _array(archive, name, file) for name in headers}
         return _sample(model, arrays, str(file))
 
-    count = min(len(files), _MOST_SAMPLES)
-    return CalibrationData(count, digest.hexdigest(), labelled == count, read, str(path), labelled)
+    count, labelled = len(files), tally.labelled
+    return CalibrationData(
+        count, digest.hexdigest(), labelled == count, read, str(path), labelled, lengths=tally.lengths
+    )
 
 
 def _of_images(path: Path, model: ir.Model) -> CalibrationData:
@@ -259,12 +300,12 @@ def _of_file(path: Path, model: ir.Model, folder: Path) -> CalibrationData:
     return CalibrationData(min(count, _MOST_SAMPLES), digest, has_labels, read, str(path))
 
 
-def _of_iterable(source: Iterable[Any], model: ir.Model, folder: Path) -> CalibrationData:
+def _of_iterable(source: Iterable[Any], model: ir.Model, folder: Path, *, fitting: bool) -> CalibrationData:
     """Write the samples of an iterable, which may be read only once, into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    digest, labelled, written, count = hashlib.sha256(), 0, 0, 0
-    for item in source:
-        where = f"sample {count}"
+    digest, tally, written, count = hashlib.sha256(), _Tally(model, fitting=fitting), 0, 0
+    for number, item in enumerate(source):
+        where = f"sample {number}"
         feeds, label = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
         if not isinstance(feeds, Mapping):
             raise UsageError(
@@ -273,7 +314,8 @@ def _of_iterable(source: Iterable[Any], model: ir.Model, folder: Path) -> Calibr
         arrays = {str(name): _without_objects(np.asarray(value), str(name), where) for name, value in feeds.items()}
         if label is not None:
             arrays[_LABELS[0]] = _without_objects(np.asarray(label), "label", where)
-        labelled += _sample(model, arrays, where).label is not None
+        if not tally.takes(arrays, where):
+            continue
         for name, array in arrays.items():
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
@@ -283,13 +325,16 @@ def _of_iterable(source: Iterable[Any], model: ir.Model, folder: Path) -> Calibr
         put_values(folder / f"sample_{count}", arrays)
         count += 1
     if not count:
-        raise UsageError("the samples are empty; give at least one")
+        raise UsageError("no sample has these lengths" if fitting else "the samples are empty; give at least one")
 
     def read(index: int) -> Sample:
         store = ValueStore(folder / f"sample_{index}")
         return _sample(model, {name: np.array(store.get(name)) for name in store}, f"sample {index}")
 
-    return CalibrationData(count, digest.hexdigest(), labelled == count, read, "the samples given", labelled)
+    labelled = tally.labelled
+    return CalibrationData(
+        count, digest.hexdigest(), labelled == count, read, "the samples given", labelled, lengths=tally.lengths
+    )
 
 
 def _sample(model: ir.Model, arrays: Mapping[str, Array], where: str) -> Sample:

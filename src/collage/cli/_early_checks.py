@@ -75,7 +75,7 @@ def notes_on(options: CompileOptions) -> list[str]:
         notes.append(f"--threads {options.threads} on {cores} processors: kernels wait for each other")
     if options.data is not None and not options.allows_reduced:
         notes.append(
-            "--data decides nothing without a limit such as --max-drop 1%; its first sample is used for timing"
+            "--data decides nothing without a limit such as --max-drop 1%; its first sample, and its lengths, are used for timing"
         )
     if options.max_drop is not None:
         name = options.metric or "the metric (top1 if samples have labels)"

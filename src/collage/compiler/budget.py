@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from collage.compiler.problem import Part
 from collage.cost.outcome import Outcome
 from collage.measure.track import ComparisonPlan
 from collage.options import CompileOptions
@@ -29,17 +30,17 @@ class SearchBudget:
     Args:
         options: The options of the user.
         comparison_plan: Lengths of the final comparison, for which time has to be left.
-        share: Share of the limits that hold where the user gives none.
+        part: The part of a compilation that it is for.
 
     Attributes:
         asked: Number of kernels that the search has asked for so far.
     """
 
-    def __init__(self, options: CompileOptions, comparison_plan: ComparisonPlan, share: float = 1.0) -> None:
+    def __init__(self, options: CompileOptions, comparison_plan: ComparisonPlan, part: Part | None = None) -> None:
         self.asked = 0
         self._options = options
         self._comparison_plan = comparison_plan
-        self._share = share
+        self._part = part or Part()
         self._began = time.monotonic()
         self._searched_s = 0.0
         self._is_free = options.proves or options.strategy == "exhaustive"
@@ -53,11 +54,11 @@ class SearchBudget:
             keys: 0 if that is not known yet.
         """
         if self._options.measure_budget is not None:
-            return self._options.measure_budget
+            return int(self._part.budget * self._options.measure_budget)
         if self._is_free:
             return sys.maxsize
         most = min(_MOST_KERNELS, max(_LEAST_KERNELS, int(_SHARE_OF_KERNELS * keys))) if keys else _MOST_KERNELS
-        return math.ceil(self._share * most)
+        return math.ceil(self._part.search * most)
 
     def seconds_left(self, singles: Sequence[Outcome]) -> float:
         """Return the seconds that the search may still take: the time budget less the time of the final comparison.
@@ -68,7 +69,7 @@ class SearchBudget:
             singles: The whole model on each target that takes it; loading and comparing plans takes twice as long again.
         """
         if self._options.time_budget_s is None:
-            return math.inf if self._is_free else max(0.0, self._share * _SEARCH_S - self._searched_s)
+            return math.inf if self._is_free else max(0.0, self._part.search * _SEARCH_S - self._searched_s)
         building_s = sum(whole.build_s for whole in singles)
         rounds = self._comparison_plan.rounds + self._comparison_plan.reporting_rounds
         running_s = rounds * sum(

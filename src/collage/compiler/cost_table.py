@@ -57,7 +57,7 @@ class CostTable:
 
     def __init__(self, survey: Survey, session: MeasureSession) -> None:
         problem = survey.problem
-        self.budget = SearchBudget(problem.options, problem.comparison_plan, problem.search_share)
+        self.budget = SearchBudget(problem.options, problem.comparison_plan, problem.part)
         self.error_price_s = 0.0
         self.overheads: dict[Target, Overheads] = {}
         self.batch_size = _BATCH_SIZE

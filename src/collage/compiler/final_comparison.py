@@ -338,14 +338,20 @@ def finalist_of(problem: Problem, session: MeasureSession, plan: Plan, recipe: R
 def baseline_of(survey: Survey, session: MeasureSession) -> Finalist | None:
     """Return the baseline: the original file on ONNX Runtime with its defaults, or the whole model on a named target.
 
+    If the plan has a rival to beat, that is the baseline.
+
     Raises:
         UsageError: The named target does not exist.
     """
     wanted, original, problem = survey.problem.options.baseline, survey.reference.original, survey.problem
+    model = None if session.reference_model is None else str(session.reference_model)
+    timed = {"values": session.value_folders, "weights": session.weights}
+    if (rival := problem.part.rival) is not None:
+        service = "collage.measure._executable_worker:ArtefactWorker"
+        return Finalist(BASELINE, service, {"artefact": str(rival.artefact), **timed}, is_candidate=False, model=model)
     if wanted == "none" or original is None or not problem.options.finals:
         return None
-    model = None if session.reference_model is None else str(session.reference_model)
-    shared = {"values": session.value_folders, "weights": session.weights, "threads": problem.options.threads}
+    shared = {**timed, "threads": problem.options.threads}
     if wanted == "onnxruntime":
         service = "collage.measure._executable_worker:OriginalFileWorker"
         return Finalist(BASELINE, service, {"path": str(original.path), **shared}, is_candidate=False, model=model)

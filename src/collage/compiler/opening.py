@@ -24,7 +24,7 @@ from collage.compiler.preparation import (
     Verdict,
     preparation_fact,
 )
-from collage.compiler.problem import Problem, with_reduced_precision
+from collage.compiler.problem import Part, Problem, with_reduced_precision
 from collage.compiler.survey import Survey, survey_model
 from collage.database.database import Database
 from collage.frontend import (
@@ -72,15 +72,15 @@ def open_model(
     is_timed: bool = True,
     keeps_kernels: bool = False,
     ends_at: float | None = None,
-    search_share: float = 1.0,
+    part: Part = Part(),  # noqa: B008 (frozen)
 ) -> tuple[Survey, MeasureSession, dict[str, Any]]:
     """Read, prepare and survey a model. Passes that change its results are left out.
 
     With ``keeps_kernels`` kernels that the model has stay as they are. Otherwise they are expanded.
 
     With ``is_timed`` False, targets only state what they support, and nothing is timed. The search and the comparison of plans
-    end by ``ends_at``, a value of ``time.monotonic()``, as far as they can; None counts the time budget from now.
-    The search has a share of the usual limits; see ``Problem``.
+    end by ``ends_at``, a value of ``time.monotonic()``, as far as they can; None counts the time budget from now. The limits are
+    those of a part of the compilation.
 
     Returns:
         The survey, the session to be closed with ``stack``, and the origin of the model for the report.
@@ -96,7 +96,7 @@ def open_model(
     original = OriginalModel(write_original(source, workspace, is_rewritten=is_rewritten), LIMITS, workers)
     stack.callback(original.close)
     model = with_lengths(model, options)
-    options = on_given_inputs(with_limits(with_data(options, model, workspace)), model)
+    options = on_given_inputs(with_limits(with_data(options, model, workspace, fitting=part.rival is not None)), model)
     fact = preparation_fact(facts["sha256"], options, code_digest())
     known = None if options.remeasure else database.local_fact(PREPARED, **fact)
     verdict = known or Verdict()
@@ -117,7 +117,7 @@ def open_model(
             if options.allows_reduced:
                 menu = with_reduced_precision(menu, session, options)
             problem = Problem.of(place_weights(prepared, workspace), menu, toolchains, options, placement)
-            problem = replace(problem.ending_at(ends_at), source=facts["sha256"], search_share=search_share)
+            problem = replace(problem.ending_at(ends_at).as_part(part), source=facts["sha256"])
             try:
                 survey = survey_model(problem, session, preparation, stack, is_timed=is_timed)
             except PreparationDiffers as found:

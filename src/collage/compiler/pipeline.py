@@ -42,7 +42,7 @@ from collage.compiler.opening import open_model
 from collage.compiler.plan_search import search_plans
 from collage.compiler.planned import plan_file_of
 from collage.compiler.precision_borders import around_sensitive
-from collage.compiler.problem import Problem
+from collage.compiler.problem import Part, Problem
 from collage.compiler.refusals import (
     check_chosen,
     check_menu,
@@ -141,11 +141,11 @@ def compile(
         if workers is None:
             stack.callback(_kill_all, lent)
 
-        def again(options: CompileOptions, search_share: float) -> Executable:
-            return one(options, Progress(progress, _PHASES, options.time_budget_s), lent, search_share)
+        def again(options: CompileOptions, part: Part) -> Executable:
+            seconds = None if options.time_budget_s is None else part.budget * options.time_budget_s
+            return one(options, Progress(progress, _PHASES, seconds), lent, part)
 
-        named = [target.short for target in menu] if targets is not None else []
-        return compile_specialised(again, options, source, named, told)
+        return compile_specialised(again, options, told)
 
 
 def _kill_all(workers: Mapping[str, Worker]) -> None:
@@ -159,15 +159,15 @@ def _compile_one(
     options: CompileOptions,
     told: Progress,
     workers: dict[str, Worker] | None,
-    search_share: float = 1.0,
+    part: Part = Part(),  # noqa: B008 (frozen)
     *,
     estimator: CostEstimator | None,
     toolchains: Registry,
     is_named: bool,
 ) -> Executable:
-    """Return the executable of one plan; see ``compile``, and ``Problem`` for the share of a search."""
+    """Return the executable of one plan; see ``compile``."""
     is_timed = estimator is None
-    for note in assumed_options(options, menu) if is_timed else ():
+    for note in assumed_options(options, menu) if is_timed and part.rival is None else ():
         told(note)
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
@@ -184,7 +184,7 @@ def _compile_one(
             say=told,
             is_timed=is_timed,
             ends_at=told.ends_at,
-            search_share=search_share,
+            part=part,
         )
         survey_s = told.elapsed_s
         lab, result = find_plan(Lab(survey, session), estimator, told, may_choose_threads=True)
@@ -273,7 +273,7 @@ def _plan(lab: Lab, told: Progress) -> CompileResult:
 def _is_unfinished(problem: Problem, result: CompileResult) -> bool:
     """Return True if the user, a budget or a faulty strategy ended the search early. The same command then continues it."""
     options, stopped_by = problem.options, result.search.stopped_by
-    has_budget = options.measure_budget is not None or options.time_budget_s is not None or problem.search_share < 1
+    has_budget = options.measure_budget is not None or options.time_budget_s is not None or problem.part.search < 1
     is_cut_short = has_budget and stopped_by in ("deadline", "max_measured")
     return result.finals.is_interrupted or stopped_by == "should_stop" or is_cut_short or bool(result.strategy_faults)
 

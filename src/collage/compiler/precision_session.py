@@ -56,6 +56,9 @@ MAX_ERROR = "max-error"
 PREPARED_FILE = "prepared.onnx"
 
 _PLAN = "collage.calibration._plan_worker:PlanService"
+# Every kernel is timed at each length of the samples, and each may get a plan of its own. Samples of more lengths say which one
+# is usual by their first.
+_MOST_LENGTHS = 4
 _MADE_UP = Split(tuple(range(8)), tuple(range(8, 24)), tuple(range(24, 64)))
 _RANGES: FactKind[Ranges] = FactKind("ranges", Ranges)
 _MADE_UP_SEED = 1000
@@ -212,21 +215,32 @@ def with_limits(options: CompileOptions) -> CompileOptions:
     return replace(options, accuracy_budget=REDUCED_TOLERANCE)
 
 
-def with_data(options: CompileOptions, model: ir.Model, workspace: Path) -> CompileOptions:
+def with_data(options: CompileOptions, model: ir.Model, workspace: Path, *, fitting: bool = False) -> CompileOptions:
     """Return options with the user's samples opened; kernels are timed on the first calibrating one, unless inputs are given.
+
+    If the samples have a few lengths of one dimension, kernels are timed at these, as often as they occur.
+
+    Args:
+        options: The options of the user.
+        model: The model.
+        workspace: Folder for samples.
+        fitting: Leave out samples of other lengths than the model's.
 
     Raises:
         UsageError: The samples cannot be read, do not fit the model, or there are none.
     """
     if options.data is None or isinstance(options.data, CalibrationData):
         return options
-    data = open_data(options.data, model, workspace / "samples")
+    data = open_data(options.data, model, workspace / "samples", fitting=fitting)
     if options.max_drop is not None and options.metric is None and not data.has_labels:
         raise UsageError("a largest drop needs a metric; name one, such as top1 or cosine")
     if options.inputs:
         return replace(options, data=data)
     first = data.read(split_samples(data.count).calibrate[0])
-    return replace(options, data=data, inputs=dict(first.feeds))
+    several = {name: lengths for name, lengths in data.lengths.items() if name not in options.dims}
+    if len(several) > 1 or any(len(lengths) > _MOST_LENGTHS for lengths in several.values()):
+        several = {}
+    return replace(options, data=data, inputs=dict(first.feeds), dims={**several, **options.dims})
 
 
 def open_precision(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import onnx_ir as ir
 
@@ -15,14 +16,42 @@ from collage.measure.estimator import model_tolerance
 from collage.measure.jobs import weight_bytes
 from collage.measure.kernel_factory import KernelMaker
 from collage.measure.session import MeasureSession
-from collage.measure.track import ComparisonPlan
+from collage.measure.track import LEGS, ComparisonPlan
 from collage.options import CompileOptions
 from collage.plan import AnyKernel
 from collage.system.machine import free_memory_bytes
 from collage.target import Target
 from collage.toolchains import Registry
 
-__all__ = ["Problem", "with_reduced_precision"]
+__all__ = ["Part", "Problem", "Rival", "with_reduced_precision"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """A plan that another one has to beat.
+
+    Attributes:
+        artefact: Its artefact.
+        digest: Digest of its kernels. Results that were compared with it are kept under it.
+    """
+
+    artefact: Path
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of several compilations of a model: its share of the limits, and the plan that it has to beat.
+
+    Attributes:
+        budget: Share of the user's budgets of time and kernels.
+        search: Share of the usual limits on a search, where the user gives none.
+        rival: The plan to beat, in place of the original file; None for the first compilation.
+    """
+
+    budget: float = 1.0
+    search: float = 1.0
+    rival: Rival | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +71,7 @@ class Problem:
         comparison_plan: Lengths of the end-to-end comparison.
         choices: Operators that the user forces to a target, or forbids to one.
         source: Digest of the model as the user gave it.
-        search_share: Share of the usual limits on time and kernels that the search has, if several plans share one search.
+        part: Its share of the limits, if several compilations share them.
     """
 
     model: ir.Model
@@ -57,7 +86,7 @@ class Problem:
     comparison_plan: ComparisonPlan
     choices: Choices = field(default_factory=Choices)
     source: str = ""
-    search_share: float = 1.0
+    part: Part = Part()
 
     @classmethod
     def of(
@@ -88,6 +117,18 @@ class Problem:
     def ending_at(self, ends_at: float) -> Problem:
         """Return the problem with a search and a comparison that end by this value of ``time.monotonic()``."""
         return replace(self, comparison_plan=replace(self.comparison_plan, ends_at=ends_at))
+
+    def as_part(self, part: Part) -> Problem:
+        """Return the problem as a part of a compilation. If it has a plan to beat, only what is near is reported."""
+        if part.rival is None:
+            return replace(self, part=part)
+        return replace(self, part=part, comparison_plan=replace(self.comparison_plan, legs=LEGS, is_brief=True))
+
+    @property
+    def time_budget_s(self) -> float | None:
+        """The seconds that the user allows this part of the compilation; None if there is no limit."""
+        budget_s = self.options.time_budget_s
+        return None if budget_s is None else self.part.budget * budget_s
 
     @property
     def is_placed_by_search(self) -> bool:

@@ -314,6 +314,7 @@ def _name_of(problem: Problem, session: MeasureSession) -> dict[str, Any]:
         "options": {f.name: getattr(options, f.name) for f in fields(options) if f.name not in _ELSEWHERE},
         "penalties": dict(options.launch_penalties_s),
         "data": None if options.data is None else options.data.digest,
+        "rival": None if problem.part.rival is None else problem.part.rival.digest,
     }
 
 

@@ -188,7 +188,7 @@ def baselines_of(problem: Problem, targets: Sequence[Target], session: MeasureSe
 
     def why_not(target: Target) -> str | None:
         share = _SHARE_LEFT.get(target.option("precision") or "", _MOST_LEFT)
-        has_time = problem.comparison_plan.left_s > share * (problem.options.time_budget_s or 0.0)
+        has_time = problem.comparison_plan.left_s > share * (problem.time_budget_s or 0.0)
         return None if has_time or not target.is_reduced else LATE
 
     estimator = MeasuringCostEstimator(session, weight_bytes(problem.model))

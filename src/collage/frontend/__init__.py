@@ -16,6 +16,7 @@ from collage.frontend._lengths import (
     dimension_name,
     fix_lengths,
     free_dimensions,
+    lengths_of,
     other_lengths,
     single_lengths,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "kind_of",
     "lengths_as_json",
     "lengths_from_json",
+    "lengths_of",
     "lift_constants",
     "listed_outputs",
     "make_inputs",

@@ -31,14 +31,11 @@ from collage.measure.finalist import LATENCY, Figure, Finalist
 from collage.measure.race import Comparison, race
 from collage.measure.reference_run import capture_made_up
 from collage.measure.session import MeasureSession
-from collage.measure.track import ComparisonPlan
+from collage.measure.track import LEGS, ComparisonPlan
 from collage.runtime import Recipe, verify
 from collage.toolchains import registry
 
 __all__ = ["ArtefactTrack", "artefact_on", "length_of", "open_track", "opened", "raced"]
-
-_LEGS = 3
-"""Processes of each contestant, one after the other: the interval shows how much depends on the place of a process in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +138,7 @@ def raced(
 
 def length_of(rounds: int, abandon_ratio: float = 20.0) -> ComparisonPlan:
     """Return the length of a race of artefacts, each in several processes one after the other."""
-    return ComparisonPlan(reporting_rounds=rounds, legs=_LEGS, abandon_ratio=abandon_ratio)
+    return ComparisonPlan(reporting_rounds=rounds, legs=LEGS, abandon_ratio=abandon_ratio)
 
 
 def _compiled_for(model: ir.Model, recipe: Recipe) -> Lengths:

@@ -153,8 +153,10 @@ class _Race:
             chosen = fixed or self._choose([runner for runner in alive_of(entrants) if not runner.lost])
         rounds = max(self._plan.reporting_rounds, len(chosen.choosing)) if chosen else 0
         entrants, first = [runner for runner in alive_of(entrants) if not runner.lost], chosen
+        if self._plan.is_brief and chosen is not None:
+            entrants = _near(entrants, chosen)
         for _ in range(_ATTEMPTS):
-            self._report(entrants, rounds if len(entrants) > 1 else min(rounds, self._plan.rounds))
+            self._report(entrants, chosen, rounds if len(entrants) > 1 else min(rounds, self._plan.rounds))
             # Rounds that contradict a choice make another one, and rounds that choose are not reported.
             before, chosen = chosen, _confirmed(entrants, chosen, is_fixed=fixed is not None)
             if chosen is before:
@@ -254,15 +256,26 @@ class _Race:
             rivals = [runner for runner in rivals if not chosen.beats(runner)]
         return rivals[0] if rivals else None
 
-    def _report(self, runners: Sequence[Runner], rounds: int) -> None:
-        """Run the rounds that are reported, in new processes as far as the time allows."""
+    def _report(self, runners: Sequence[Runner], chosen: Runner | None, rounds: int) -> None:
+        """Run the rounds that are reported, in new processes as far as the time allows.
+
+        What is far slower than the choice takes part in the fewest rounds only: more would not change what is said of it.
+        """
         for runner in runners:
             runner.reporting, runner.samples = {}, []
         for leg in range(self._plan.legs):
             if loading_s(runners) + self._track.fewest_s(runners) <= self._plan.left_s:
                 self._track.start_afresh(alive_of(runners))
             share = len(range(leg, rounds, self._plan.legs))
-            self._track.run_rounds(alive_of(runners), "reporting", share, fewest=self._plan.rounds)
+            first = min(share, self._plan.rounds)
+            spent_s = self._track.run_rounds(alive_of(runners), "reporting", first, fewest=first)
+            rest = replace(self._plan, phase_s=self._plan.phase_s - spent_s)
+            near = [runner for runner in alive_of(runners) if chosen is None or not self._is_far(runner, chosen)]
+            if len(near) > 1:
+                self._track.run_rounds(near, "reporting", share - first, fewest=0, plan=rest)
+
+    def _is_far(self, runner: Runner, chosen: Runner) -> bool:
+        return runner is not chosen and runner.over(chosen)[1].low >= self._plan.abandon_ratio
 
     def _shares(self, winner: Runner) -> tuple[float, ...]:
         """Return the share of each kernel in the winner's run; none if it cannot be traced, or there is no time."""
@@ -288,6 +301,13 @@ def _choose(candidates: Sequence[Runner]) -> Runner | None:
         return sum(other.beats(runner) for other in candidates), runner.finalist.kernels, runner.median_s
 
     return min(fit, key=rank, default=None)
+
+
+def _near(track: Sequence[Runner], chosen: Runner) -> list[Runner]:
+    """Return the choice, the candidates that it did not beat, the fastest single toolchain, and the baseline."""
+    singles = [runner for runner in track if runner.finalist.incumbent]
+    kept = [chosen, min(singles, key=_median_s, default=chosen)]
+    return [r for r in track if r in kept or not r.finalist.is_candidate or not chosen.beats(r)]
 
 
 def _confirmed(track: Sequence[Runner], chosen: Runner | None, *, is_fixed: bool) -> Runner | None:

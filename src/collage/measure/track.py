@@ -21,7 +21,7 @@ from collage.status import Status
 from collage.workers.machine_lock import build_lock
 from collage.workers.worker import Worker
 
-__all__ = ["ComparisonPlan", "Runner", "Track", "alive_of", "checked", "loading_s", "why_wrong"]
+__all__ = ["LEGS", "ComparisonPlan", "Runner", "Track", "alive_of", "checked", "loading_s", "why_wrong"]
 
 _LARGE_BYTES = 256 << 20
 # Copies of a model's weights that may be in memory while all finalists are: up to eight, each with its packed weights.
@@ -32,6 +32,8 @@ _SLOW_S = 1.0
 _TRIES = 3
 # A turn of the fastest models would otherwise be tens of thousands of samples.
 _MOST_RUNS = 2000
+LEGS = 3
+"""Processes of each contestant, one after the other: the interval shows how much depends on the place of a process in memory."""
 Phase = Literal["sample", "again", "choosing", "reporting"]
 
 
@@ -45,6 +47,7 @@ class ComparisonPlan:
         reporting_rounds: Rounds of the reporting phase; as many as the choosing phase took, if those were more.
         phase_s: Seconds after which a phase goes on only until it has had ``rounds``.
         legs: Number of parts of the reporting phase, each in new processes.
+        is_brief: True if the reporting phase leaves out the candidates that the chosen one beat, except the best single.
         block_s: Seconds that one finalist runs before it is the next one's turn.
         abandon_ratio: A finalist at least this many times as slow as the best one, in two samples, is left out.
         timeout_s: Seconds that loading, checking or one block may take.
@@ -58,6 +61,7 @@ class ComparisonPlan:
     reporting_rounds: int = 15
     phase_s: float = 60.0
     legs: int = 1
+    is_brief: bool = False
     block_s: float = 0.12
     abandon_ratio: float = 1.5
     timeout_s: float = 300.0

@@ -255,7 +255,9 @@ def _how_sure(contents: PageContents) -> Markup:
     lines: list[tuple[str, str]] = []
     rounds = 0 if returned is None else len(returned.rounds_us)
     if report.gains and rounds:
-        lines.append(("ok", f"Time: all rows ran in turns, {rounds} rounds, and every ratio is of the same rounds."))
+        lines.append(
+            ("ok", f"Time: the rows ran in turns, up to {rounds} rounds, and every ratio is of rounds that both had.")
+        )
     elif report.gains:
         lines.append(("ok", "Time: the rows ran in turns. Single rounds are not kept in this artefact."))
     else:

@@ -54,6 +54,23 @@ def test_a_folder_holds_a_sample_in_each_file(model, tmp_path):
     assert_reads(data, given_, labels=[0, 1, 2])
 
 
+def test_samples_that_differ_in_length_are_counted_and_those_that_do_not_fit_may_be_left_out(model, tmp_path):
+    given_ = [sample(n, rows) for n, rows in enumerate((2, 4, 2, 2))]
+    fixed = ir.from_proto(ir.to_proto(model))
+    fixed.graph.inputs[0].shape = ir.Shape([2, 3])
+    for source in (folder_of(tmp_path / "data", given_), given_):
+        assert open_data(source, model, tmp_path / "open").lengths == {"N": {2: 3, 4: 1}}
+        with pytest.raises(InputError, match="shape"):
+            open_data(source, fixed, tmp_path / "fixed")
+        data = open_data(source, fixed, tmp_path / "fitting", fitting=True)
+        assert data.lengths == {}
+        assert_reads(data, [given_[0], given_[2], given_[3]])
+        fixed_to_five = ir.from_proto(ir.to_proto(fixed))
+        fixed_to_five.graph.inputs[0].shape = ir.Shape([5, 3])
+        with pytest.raises(UsageError, match="has these lengths"):
+            open_data(source, fixed_to_five, tmp_path / "none", fitting=True)
+
+
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_a_file_holds_samples_along_its_first_axis(model, tmp_path, save):
     given_ = [sample(n) for n in range(4)]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from collage.compiler.budget import SearchBudget
+from collage.compiler.problem import Part
 from collage.compiler.refusals import over_time
 from collage.cost.outcome import Outcome
 from collage.cost.statistics import summarise
@@ -28,12 +29,12 @@ def test_one_that_is_to_prove_something_may_ask_for_all(search: str) -> None:
     assert 0 < held.seconds_left([]) <= 60.0
 
 
-def test_plans_that_share_a_search_share_its_limits_but_not_those_of_the_user() -> None:
+def test_parts_of_a_compilation_share_its_limits() -> None:
     plan = ComparisonPlan()
-    whole, quarter = (SearchBudget(CompileOptions(), plan, share) for share in (1.0, 0.25))
+    whole, quarter = (SearchBudget(CompileOptions(), plan, Part(search=share)) for share in (1.0, 0.25))
     assert quarter.seconds_left([]) == pytest.approx(whole.seconds_left([]) / 4)
     assert quarter.kernels(900) == whole.kernels(900) / 4
-    assert SearchBudget(CompileOptions(measure_budget=8), plan, 0.25).kernels(900) == 8
+    assert SearchBudget(CompileOptions(measure_budget=9), plan, Part(0.25, 0.5)).kernels(900) == 2
 
 
 @pytest.mark.parametrize("left_s", [-5.0, 0.0, 10.0, 300.0])
@@ -53,3 +54,8 @@ def test_a_budget_that_did_not_hold_is_told(budget_s: float | None, took_s: floa
     told = over_time(budget_s, took_s, 31.0)
     assert bool(told) is warns
     assert all("40 s did not hold: 44 s" in text and "took 31 s" in text for text in told)
+
+
+def test_a_survey_is_not_blamed_for_what_came_after_it() -> None:
+    (warning,) = over_time(60.0, 111.0, 16.0)
+    assert "allow about" not in warning and "never cut short" in warning

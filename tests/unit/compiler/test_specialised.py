@@ -13,11 +13,14 @@ from tests.unit.runtime.test_symbolic_lengths import MODELS
 
 import collage
 from collage._errors import NothingCanRun, UsageError
+from collage.compiler.precision_session import with_data
+from collage.compiler.problem import Part
 from collage.compiler.specialised import _lengths, compile_specialised, is_specialised
-from collage.frontend import fix_lengths, model_digest, read_model
+from collage.frontend import fix_lengths, read_model
 from collage.options import CompileOptions
-from collage.report import Occasion, Report
+from collage.report import Occasion, Ratio, Report, Row
 from collage.runtime import Executable, Port
+from collage.status import Status
 from collage.testing import executable_of
 
 
@@ -57,69 +60,101 @@ def test_lengths_are_fixed_by_the_names_that_users_give() -> None:
     assert _lengths(inputs, shapes) == {"batch": 2, "x[2]": 48, "p2o.Dimension.1": 320}
 
 
-def test_each_set_of_lengths_is_raced_and_may_fail(tmp_path: Path) -> None:
-    path, asked, shares, said = tmp_path / "m.onnx", list[CompileOptions](), list[float](), list[str]()
-    onnx.save(MODELS["convolution"][0], path)
-    occasions = tuple(Occasion(0.5, {"x": (batch, 3, 24, 24)}) for batch in (1, 2))
+def _compiled(path: Path, options: CompileOptions, report: Report) -> Executable:
+    executable = executable_of(fix_lengths(read_model(path), options.fixed), "onnxruntime")
+    executable.recipe = replace(executable.recipe, report=report)
+    executable.report = report
+    return executable
 
-    def compile_one(options: CompileOptions, search_share: float) -> Executable:
+
+def _beside(low: float) -> Report:
+    """Return the report of a plan that is 1.5 times as fast as its rival, with this lower end of the interval."""
+    rows = Row("llvm", "single", Status.RETURNED, time_us=8.0), Row("baseline", "baseline", Status.BASELINE)
+    return Report(winner="llvm", rows=(rows[0], replace(rows[1], ratio=Ratio(1.5, low, 2.0))))
+
+
+def test_each_set_of_lengths_is_compared_with_the_plan_for_all_and_may_fail(tmp_path: Path) -> None:
+    path, asked, parts, said = tmp_path / "m.onnx", list[CompileOptions](), list[Part](), list[str]()
+    onnx.save(MODELS["convolution"][0], path)
+    occasions = tuple(Occasion(0.25, {"x": (batch, 3, 24, 24)}) for batch in (1, 2, 3, 4))
+
+    def compile_one(options: CompileOptions, part: Part) -> Executable:
         asked.append(options)
-        shares.append(search_share)
-        if options.fixed.get("b") == 2:
-            raise NothingCanRun("no kernel\nfits")
-        executable = executable_of(fix_lengths(read_model(path), options.fixed), "onnxruntime")
-        digest, report = model_digest(read_model(path)), Report(occasions=occasions)
-        executable.recipe = replace(executable.recipe, model={"path": str(path), "sha256": digest}, report=report)
-        executable.report = report
-        return executable
+        parts.append(part)
+        assert part.rival is None or part.rival.artefact.exists()
+        match options.fixed.get("b"):
+            case None:
+                return _compiled(path, options, Report(occasions=occasions, command="the user's"))
+            case 1:
+                return _compiled(path, options, _beside(1.01))
+            case 2:
+                return _compiled(path, options, _beside(0.99))
+            case 3:
+                return _compiled(path, options, Report())
+        raise NothingCanRun("no kernel\nfits")
 
     options = CompileOptions(specialise=True, time_budget_s=90.0, inputs={"x": np.ones((1, 3, 24, 24), np.float32)})
-    executable = compile_specialised(compile_one, options, path, ["onnxruntime"], said.append)
-    assert [each.fixed for each in asked] == [{}, {"b": 1, "h": 24, "w_": 24}, {"b": 2, "h": 24, "w_": 24}]
-    assert [set(each.inputs) for each in asked] == [{"x"}, {"x"}, set()]
+    executable = compile_specialised(compile_one, options, said.append)
+    assert [each.fixed for each in asked] == [{}, *({"b": b, "h": 24, "w_": 24} for b in (1, 2, 3, 4))]
+    assert [set(each.inputs) for each in asked] == [{"x"}, {"x"}, set(), set(), set()]
     assert not any(each.fixed and each.dims for each in asked)
-    # The same at each time, so that the same command finds what an earlier one has found.
-    assert [each.time_budget_s for each in asked] == [45.0, 22.5, 22.5]
-    assert shares == [1.0, 0.5, 0.5]
-    assert executable.report.command == (
-        "collage compile m.onnx -o model.collage -t onnxruntime --specialise --time-budget 90"
-    )
-    raced, failed = executable.report.specialised
-    assert raced.ratio is not None and raced.time_us and raced.is_kept == (raced.ratio.low > 1.0)
+    # The user's own options, as reports and warnings state them; a part has a share of the limits.
+    assert all(each.time_budget_s == 90.0 for each in asked)
+    assert [(part.budget, part.search) for part in parts] == [(0.5, 1.0), *[(0.125, 0.25)] * 4]
+    assert parts[0].rival is None and len({part.rival for part in parts[1:]}) == 1
+    kept, slower, unknown, failed = executable.report.specialised
+    assert kept.is_kept and kept.ratio == Ratio(1.5, 1.01, 2.0) and kept.time_us == 8.0 and kept.general_us == 12.0
+    assert slower.ratio == Ratio(1.5, 0.99, 2.0) and slower.reason == "it is not faster beyond doubt"
+    assert unknown.ratio is None and "could not be compared" in str(unknown.reason)
     assert failed.reason == "no kernel fits" and failed.ratio is None
-    assert len(executable.specialised) == raced.is_kept
-    assert executable.recipe.report == executable.report
+    assert len(executable.specialised) == 1
+    assert executable.recipe.report == executable.report and executable.report.command == "the user's"
     assert "a plan for b=1, h=24, w_=24" in said
 
 
+@pytest.mark.parametrize(
+    ("batches", "dims", "expected"),
+    [
+        ((1, 2, 1), {}, {"b": {1: 2, 2: 1}}),
+        ((1, 2, 1), {"b": 3}, {"b": 3}),
+        ((1, 1), {}, {}),
+        ((1, 2, 3, 4, 5), {}, {}),
+    ],
+    ids=str,
+)
+def test_lengths_of_samples_are_those_that_are_timed(
+    batches: tuple[int, ...], dims: dict[str, int], expected: Any, tmp_path: Path
+) -> None:
+    samples = [{"x": np.ones((batch, 3, 24, 24), np.float32)} for batch in batches]
+    model = read_model(MODELS["convolution"][0])
+    options = with_data(CompileOptions(data=samples, dims=dims), model, tmp_path)
+    assert options.dims == expected and set(options.inputs) == {"x"}
+
+
 def test_budgets_hold_for_all_plans_together(tmp_path: Path) -> None:
-    path, asked = tmp_path / "m.onnx", list[CompileOptions]()
+    path, asked = tmp_path / "m.onnx", list[Part]()
     onnx.save(MODELS["convolution"][0], path)
 
-    def compile_one(options: CompileOptions, search_share: float) -> Executable:
-        asked.append(options)
-        executable = executable_of(fix_lengths(read_model(path), options.fixed), "onnxruntime")
-        executable.report = Report(occasions=(Occasion(1.0, {"x": (1, 3, 24, 24)}),))
-        return executable
+    def compile_one(options: CompileOptions, part: Part) -> Executable:
+        asked.append(part)
+        return _compiled(path, options, Report(occasions=(Occasion(1.0, {"x": (1, 3, 24, 24)}),)))
 
-    options = CompileOptions(dims={"b": 1}, time_budget_s=1e-3, measure_budget=9)
-    (row,) = compile_specialised(compile_one, options, path, [], lambda _: None).report.specialised
+    options = CompileOptions(dims={"b": 1}, time_budget_s=1e-3)
+    (row,) = compile_specialised(compile_one, options, lambda _: None).report.specialised
     assert row.reason == "the time budget left no time for it" and not row.is_kept
-    assert [(each.time_budget_s, each.measure_budget) for each in asked] == [(5e-4, 4)]
+    assert asked == [Part(0.5)]
 
 
 def test_an_interrupt_keeps_the_plan_for_all_lengths(tmp_path: Path) -> None:
     path, said = tmp_path / "m.onnx", list[str]()
     onnx.save(MODELS["convolution"][0], path)
 
-    def compile_one(options: CompileOptions, search_share: float) -> Executable:
+    def compile_one(options: CompileOptions, part: Part) -> Executable:
         if options.fixed:
             raise KeyboardInterrupt
-        executable = executable_of(read_model(path), "onnxruntime")
-        executable.report = Report(occasions=(Occasion(1.0, {"x": (1, 3, 24, 24)}),))
-        return executable
+        return _compiled(path, options, Report(occasions=(Occasion(1.0, {"x": (1, 3, 24, 24)}),)))
 
-    executable = compile_specialised(compile_one, CompileOptions(dims={"b": 1}), path, [], said.append)
+    executable = compile_specialised(compile_one, CompileOptions(dims={"b": 1}), said.append)
     assert executable.report.specialised == () and executable.specialised == ()
     assert said[-1].startswith("interrupted")
 

@@ -172,7 +172,9 @@ def test_large_models_race_side_by_side_where_memory_is_plenty() -> None:
     assert not ComparisonPlan.of_model(gib // 8, gib).one_at_a_time
 
 
-def blocks_by_name(monkeypatch: pytest.MonkeyPatch, *entries: Finalist) -> tuple[Counter[str], Comparison]:
+def blocks_by_name(
+    monkeypatch: pytest.MonkeyPatch, *entries: Finalist, **options: Any
+) -> tuple[Counter[str], Comparison]:
     """In how many rounds each ran, and the result."""
     ran: Counter[str] = Counter()
 
@@ -184,7 +186,7 @@ def blocks_by_name(monkeypatch: pytest.MonkeyPatch, *entries: Finalist) -> tuple
             return super().call(method, timeout_s, **params)
 
     monkeypatch.setattr(track_module, "Worker", Counting)
-    return ran, run(*entries)
+    return ran, run(*entries, **options)
 
 
 def test_a_plan_that_is_slower_beyond_doubt_is_not_reported_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,6 +197,29 @@ def test_a_plan_that_is_slower_beyond_doubt_is_not_reported_on(monkeypatch: pyte
     times = {standing.finalist.name: standing for standing in result.standings}
     assert times["bad"].lost and times["bad"].time is None and times["bad"].ratio is None
     assert times["other"].ratio is not None and times["other"].ratio[0] == pytest.approx(12.5 / 8.5, rel=0.05)
+
+
+def test_a_brief_race_reports_what_may_be_as_fast_the_best_single_and_the_rival(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rival = Finalist("rival", "rival 0", {"seconds": 0.012}, is_candidate=False)
+    entries = entry("single", 0.010), entry("other", 0.0125), entry("bad", 0.012, 5), entry("good", 0.0085, 4), rival
+    ran, result = blocks_by_name(monkeypatch, *entries, plan=ComparisonPlan(is_brief=True))
+    assert ran["bad"] == ran["other"] == 4 + 7 and ran["single"] == ran["good"] == 4 + 22
+    assert result.winner is not None and result.winner.finalist.name == "good"
+    times = {standing.finalist.name: standing for standing in result.standings}
+    assert times["other"].ratio is None and times["rival"].ratio is not None
+    assert times["rival"].ratio[0] == pytest.approx(12 / 8.5, rel=0.05)
+
+
+def test_what_is_far_slower_is_reported_by_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = Finalist("file", "file 0", {"seconds": 0.08}, is_candidate=False)
+    ran, result = blocks_by_name(monkeypatch, entry("single", 0.010), entry("other", 0.012), far)
+    assert ran["single"] == ran["other"] == 4 + 22 and ran["file"] < 4 + 15
+    times = {standing.finalist.name: standing for standing in result.standings}
+    assert times["file"].ratio is not None and times["file"].ratio[0] == pytest.approx(8.0, rel=0.05)
+    assert times["other"].ratio is not None and len(times["other"].rounds_s) == 15
+    assert len(times["file"].rounds_s) == 7
 
 
 def test_a_choice_that_the_reporting_rounds_contradict_falls_back_to_the_best_single() -> None:
