@@ -192,7 +192,8 @@ class BackgroundGraph(CompiledGraph):
 
     def _report(self, lines: Sequence[str], seconds: float) -> None:
         if "say" not in self._settings and seconds > PATIENCE_S and lines:
-            print(f"collage: {lines[-1]}", file=sys.stderr, flush=True)
+            count = len(self._graph.graph.nodes)
+            print(f"collage: a graph of {count} operators for torch.compile: {lines[-1]}", file=sys.stderr, flush=True)
         for line in lines:
             self._tell(line)
 

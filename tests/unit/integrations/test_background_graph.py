@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from tests.unit.integrations.torch_modules import Broadcast, Counter, Normal, Rebound
@@ -205,6 +210,35 @@ def test_options_that_another_process_cannot_have_wait() -> None:
     torch._dynamo.reset()
     with pytest.raises(UsageError, match=r"need \{'wait': True\}"):
         torch.compile(torch.nn.ReLU(), backend="collage", options={"workers": {}, "wait": False})(torch.ones(2))
+
+
+EXITS = """
+import psutil, sys, time, torch
+compiled = torch.compile(torch.nn.Linear(4, 4), backend="collage", options={"targets": ["onnxruntime"], "cache_dir": None})
+with torch.no_grad():
+    compiled(torch.ones(2, 4))
+while len(processes := psutil.Process().children(recursive=True)) < 2:
+    time.sleep(0.05)
+print(*(process.pid for process in processes))
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_exits_while_it_compiles_leaves_no_others() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", EXITS],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLLAGE_DB": "sqlite:///:memory:"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+    left = {int(pid) for pid in done.stdout.split()}
+    assert len(left) >= 2
+    deadline = time.monotonic() + 20
+    while left := {pid for pid in left if psutil.pid_exists(pid)}:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
 
 
 def test_a_queue_that_ends_has_neither_thread_nor_folder() -> None:
