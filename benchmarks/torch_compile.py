@@ -174,7 +174,7 @@ def measure(options: argparse.Namespace) -> Told:
     torch.manual_seed(0)
     model, calls = MODELS[options.models](torch)
     model.eval()
-    given: dict[str, Any] = {"cache_dir": options.cache, "finals": not options.quick}
+    given: dict[str, Any] = {"cache_dir": options.cache, "finals": not options.quick, "wait": True}
     if options.targets:
         given["targets"] = options.targets.split(",")
     if options.time_budget:

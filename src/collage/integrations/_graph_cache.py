@@ -42,10 +42,12 @@ class GraphFacts:
     Attributes:
         returns: Names of its outputs.
         written: Positions of the arguments that it writes to.
+        guards: Conditions on the arguments that it takes, see ``_length_guards``.
     """
 
     returns: tuple[str, ...]
     written: tuple[int, ...]
+    guards: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,14 @@ class VariantFacts:
 
     Attributes:
         tolerance: The tolerance.
+        guards: Conditions on the arguments that it takes.
         suited: Lengths for which the program was found to fit the graph.
         raced_on: The machine and threads on which it raced with PyTorch.
         raced: Names of lengths that are alike, and if PyTorch was faster there.
     """
 
     tolerance: float
+    guards: tuple[str, ...]
     suited: tuple[tuple[int, ...], ...] = ()
     raced_on: str = ""
     raced: tuple[tuple[tuple[int, ...], bool], ...] = ()
@@ -101,11 +105,16 @@ class GraphCache:
 
     def variant(self, key: str) -> tuple[VariantFacts, Executable] | None:
         """Return a compiled graph; None if there is none, or it does not load."""
-        if not self._is_read:
-            return None
-        with contextlib.suppress(OSError, ValueError, CollageError):
-            facts: VariantFacts = from_json(VariantFacts, read_text((self._folder / f"{key}.json").read_bytes()))
-            return facts, load(self._folder / f"{key}.collage", trusted=True)
+        facts = self.facts(key) if self._is_read else None
+        if facts is not None:
+            with contextlib.suppress(OSError, ValueError, CollageError):
+                return facts, load(self._folder / f"{key}.collage", trusted=True)
+        return None
+
+    def facts(self, key: str) -> VariantFacts | None:
+        """Return the known facts about a compiled graph; None if that is nothing."""
+        with contextlib.suppress(OSError, ValueError):
+            return from_json(VariantFacts, read_text((self._folder / f"{key}.json").read_bytes()))
         return None
 
     def keep(self, key: str, executable: Executable) -> bool:

@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind
 
 from collage._errors import ModelError
 from collage.integrations._graph_cache import GraphFacts
+from collage.integrations._length_guards import guards_of, hold
 
 __all__ = ["PureGraph", "exported_bound", "weights_of"]
 
@@ -38,6 +39,7 @@ class PureGraph:
         written: Positions of the arguments that the graph writes to.
         returns: Names of the program's outputs.
         unique: Names of the program's outputs, each once.
+        guards: Conditions on the arguments that the program takes.
         has_work: The graph computes something, rather than only making views.
 
     Raises:
@@ -68,11 +70,10 @@ class PureGraph:
         derived = {i for i, fake in enumerate(self._fakes) if self._is_derived(i, fake)}
         self.takes = [i for i in range(len(nodes)) if i not in derived]
         self._program: torch.export.ExportedProgram | None = None
-        self._guards: Any = None
         if known is None:
             self._export(arguments)
         else:
-            self.returns, self.written = list(known.returns), list(known.written)
+            self.returns, self.written, self.guards = list(known.returns), list(known.written), known.guards
         self.unique = list(dict.fromkeys(self.returns))
         self.has_work = bool(self.written or self._fresh)
         self._layouts(arguments)
@@ -89,7 +90,7 @@ class PureGraph:
         function = _Outputs(self._graph, self, len(self._fakes))
         shapes = tuple(_dynamic(self._fakes[i]) for i in self.takes)
         program = _export(function, taken, shapes, functional=True)
-        self._guards = _guards(program)
+        self.guards = _guards(program)
         program.example_inputs = None  # They would keep weights in memory.
         names = [spec.arg.name for spec in program.graph_signature.input_specs if _is_user_input(spec)]
         returns = [spec.arg.name for spec in program.graph_signature.output_specs]
@@ -110,8 +111,7 @@ class PureGraph:
 
     def allows(self, arguments: Sequence[Any]) -> bool:
         """Return True if the program fits the graph at these arguments. It may not fit at every length."""
-        self.program(arguments)
-        return _passes(self._guards, [arguments[i] for i in self.takes])
+        return hold(self.guards, [arguments[i] for i in self.takes])
 
     def restored(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return results of the program as they are when each is there as often as the program returns it."""
@@ -320,8 +320,8 @@ def weights_of(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> set[int
 
 def exported_bound(
     pure: PureGraph, arguments: Sequence[Any], bound: Sequence[int]
-) -> tuple[torch.export.ExportedProgram, Any]:
-    """Return the program of a graph with constants in place of some arguments, and the check of further arguments.
+) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
+    """Return the program of a graph with constants in place of some arguments, and the conditions on its arguments.
 
     Args:
         pure: The graph.
@@ -337,8 +337,7 @@ def exported_bound(
     program = _export(
         _Bound(pure, pure.program(arguments), weights), tuple(_detached(arguments[i]) for i in varying), shapes
     )
-    guards = _guards(program)
-    return program, lambda later: _passes(guards, [later[i] for i in varying])
+    return program, _guards(program)
 
 
 def _export(module: torch.nn.Module, arguments: tuple[Any, ...], shapes: Any, functional: bool = False) -> Any:
@@ -353,21 +352,11 @@ def _export(module: torch.nn.Module, arguments: tuple[Any, ...], shapes: Any, fu
         raise ModelError(f"PyTorch cannot export it: {reason_of(error)}") from error
 
 
-def _guards(program: torch.export.ExportedProgram) -> Any:
-    """Return the function that checks if a program may be called with arguments."""
+def _guards(program: torch.export.ExportedProgram) -> tuple[str, ...]:
     from collage.frontend._torch import quiet_export  # Late for the same reason.
 
     with quiet_export():
-        return getattr(program.module(), "_guards_fn", None)
-
-
-def _passes(guards: Any, arguments: Sequence[Any]) -> bool:
-    try:
-        if guards is not None:
-            guards(*arguments)
-    except AssertionError:
-        return False
-    return True
+        return guards_of(program)
 
 
 def _symbols(fakes: Sequence[Any]) -> dict[Any, tuple[int, int | None]]:

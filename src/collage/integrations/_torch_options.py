@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -14,12 +15,14 @@ from collage.options import CompileOptions, compile_options
 from collage.system.user_folders import cache_folder
 from collage.toolchains import registry
 
-__all__ = ["torch_settings"]
+__all__ = ["has_to_wait", "portable", "torch_settings"]
 
 _TUNE_S = 60.0
 """Seconds of tuning in the mode ``max-autotune``."""
 
-_OWN_OPTIONS = ("targets", "options", "toolchains", "workers", "say", "cache_dir")
+_OWN_OPTIONS = ("targets", "options", "toolchains", "workers", "say", "cache_dir", "wait")
+_IN_PROCESS = ("toolchains", "workers")
+"""Options whose values cannot be sent to another process."""
 
 
 def torch_settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
@@ -45,12 +48,36 @@ def torch_settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]
         options = replace(options, tune_s=options.tune_s or _TUNE_S)
     elif mode not in (None, "default"):
         raise UsageError(f"mode {mode!r}: backend='collage' has 'default' and 'max-autotune'")
+    if not own.get("wait", True) and portable(given) is None:
+        raise UsageError("options that cannot be sent to another process, such as 'toolchains', need {'wait': True}")
     own["targets"] = choose_menu(own.get("targets"), own.get("toolchains") or registry())
     folder = own.get("cache_dir", _default_cache())
     if not isinstance(folder, str | Path | None):
         raise UsageError(f"the option 'cache_dir' is a folder or None, not {folder!r}")
     is_kept = folder is not None and "toolchains" not in own  # A registry of the user's own has no name.
     return {**own, "options": options, "cache_dir": Path(folder) if is_kept and folder is not None else None}
+
+
+def has_to_wait(given: Mapping[str, Any]) -> bool:
+    """Return True if the first call waits until the graph is compiled: if told so, or if another process cannot do it."""
+    return bool(given["wait"]) if "wait" in given else portable(given) is None
+
+
+def portable(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return options as JSON values, without those for the first process only; None if there are others that have none."""
+    if any(name in given for name in _IN_PROCESS):
+        return None
+    plain = {name: value for name, value in given.items() if name not in ("say", "cache_dir", "wait")}
+    if isinstance(options := plain.get("options"), CompileOptions):
+        default = CompileOptions()
+        names = [field.name for field in fields(CompileOptions)]
+        plain["options"] = {n: v for n in names if (v := getattr(options, n)) != getattr(default, n)}
+    if isinstance(targets := plain.get("targets"), list | tuple):
+        plain["targets"] = [str(target) for target in targets]
+    with suppress(TypeError, ValueError):
+        text = json.dumps(plain)
+        return plain if json.loads(text) == plain else None
+    return None
 
 
 def _default_cache() -> Path | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["WeightWatch"]
+__all__ = ["WeightWatch", "span_bytes"]
 
 # Bytes of each tensor that every look compares. A change of a whole tensor changes them.
 _HEAD_BYTES = 64
@@ -44,7 +44,7 @@ class WeightWatch:
         # An identity is that of another tensor only after the first one is gone.
         self._refs = [weakref.ref(tensor, self._dead.append) for tensor in held]
         self._ids, self._versions, self._places = _facts(held)
-        sizes = [_span_bytes(tensor) for tensor in held]
+        sizes = [span_bytes(tensor) for tensor in held]
         self._heads = [_memory(place, min(size, _HEAD_BYTES)) for place, size in zip(self._places, sizes, strict=True)]
         self._beginnings = b"".join(self._heads)
         piece_bytes = min(max(sum(sizes) // _LOOKS, _LEAST_PIECE_BYTES), _MOST_PIECE_BYTES)
@@ -111,7 +111,7 @@ def _facts(tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[int], list[
     return list(map(id, tensors)), list(map(_version, tensors)), list(map(_place, tensors))
 
 
-def _span_bytes(tensor: torch.Tensor) -> int:
+def span_bytes(tensor: torch.Tensor) -> int:
     """Return the size of the memory from the first to the last element of a tensor."""
     if not tensor.numel():
         return 0

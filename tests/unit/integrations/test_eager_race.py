@@ -14,7 +14,7 @@ import torch
 
 import collage.compiler.pipeline
 from collage.cost.statistics import Interval
-from collage.integrations import _eager_race, torch_compile
+from collage.integrations import _compiled_graph, _eager_race
 from collage.integrations._eager_race import EagerRace, lengths_alike, race_with_eager
 from collage.testing import executable_of
 
@@ -119,14 +119,14 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         lines.append("compiled")
         return executable_of(model, "onnxruntime")
 
-    computed = torch_compile._Compiled._computed
+    computed = _compiled_graph.CompiledGraph._computed
 
     def counted(*arguments: Any) -> Any:
         lines.append("run")
         return computed(*arguments)
 
     monkeypatch.setattr(collage.compiler.pipeline, "compile", compile)
-    monkeypatch.setattr(torch_compile._Compiled, "_computed", counted)
+    monkeypatch.setattr(_compiled_graph.CompiledGraph, "_computed", counted)
     torch._dynamo.reset()
     return lines
 
@@ -143,7 +143,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, eager_wins: Callable[[int], bool]) 
         ratio = 2.0 if eager_wins(rows) else 0.5
         return EagerRace(ratio, 1.0, ratio, Interval(ratio, ratio))
 
-    monkeypatch.setattr(torch_compile, "race_with_eager", race)
+    monkeypatch.setattr(_compiled_graph, "race_with_eager", race)
     return raced
 
 
@@ -152,7 +152,7 @@ def test_a_race_leaves_no_traces_and_its_loser_runs_no_more(
 ) -> None:
     raced = outcome(monkeypatch, lambda _: True)
     plain, inner = Step(), Step()
-    compiled = torch.compile(inner, backend="collage", options={"targets": ["onnxruntime"]})
+    compiled = torch.compile(inner, backend="collage", options={"targets": ["onnxruntime"], "wait": True})
     with torch.no_grad(), caplog.at_level(logging.INFO, "collage"):
         for n in range(8):
             if n == 1:
@@ -173,8 +173,10 @@ def test_each_order_of_lengths_races_once_and_another_process_does_not(
     module = torch.nn.Linear(4, 4).eval()
     for expected in ([2, 4, 9], []):
         torch._dynamo.reset()
-        torch_compile._SEEN.clear()
-        compiled = torch.compile(module, backend="collage", options={"targets": ["onnxruntime"]}, dynamic=True)
+        _compiled_graph._SEEN.clear()
+        compiled = torch.compile(
+            module, backend="collage", options={"targets": ["onnxruntime"], "wait": True}, dynamic=True
+        )
         raced.clear()
         with torch.no_grad():
             for rows in (2, 3, 4, 5, 9, 12):
@@ -191,11 +193,13 @@ def test_another_number_of_threads_races_again(monkeypatch: pytest.MonkeyPatch, 
     raced = outcome(monkeypatch, lambda _: True)
     module = torch.nn.Linear(4, 4).eval()
     for where in ("one", "one", "other"):
-        monkeypatch.setattr(torch_compile, "_here", lambda where=where: where)
+        monkeypatch.setattr(_compiled_graph, "_here", lambda where=where: where)
         torch._dynamo.reset()
-        torch_compile._SEEN.clear()
+        _compiled_graph._SEEN.clear()
         with torch.no_grad():
-            torch.compile(module, backend="collage", options={"targets": ["onnxruntime"]})(torch.ones(3, 4))
+            torch.compile(module, backend="collage", options={"targets": ["onnxruntime"], "wait": True})(
+                torch.ones(3, 4)
+            )
     assert raced == [3, 3]
     assert ran.count("compiled") == 1
 
@@ -206,13 +210,13 @@ def test_without_finals_and_after_a_failure_of_the_race_what_was_compiled_runs(
     def fails(*_: Any) -> EagerRace:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(torch_compile, "race_with_eager", fails)
+    monkeypatch.setattr(_compiled_graph, "race_with_eager", fails)
     said: list[str] = []
     module = torch.nn.Linear(4, 4).eval()
     for options in ({"finals": False}, {"say": said.append}):
         torch._dynamo.reset()
-        torch_compile._SEEN.clear()
-        given = {"targets": ["onnxruntime"], "cache_dir": None, **options}
+        _compiled_graph._SEEN.clear()
+        given = {"targets": ["onnxruntime"], "wait": True, "cache_dir": None, **options}
         compiled = torch.compile(module, backend="collage", options=given)
         ran.clear()
         with torch.no_grad():
@@ -224,7 +228,9 @@ def test_without_finals_and_after_a_failure_of_the_race_what_was_compiled_runs(
 
 def test_a_real_race_ends(ran: list[str]) -> None:
     module = torch.nn.Linear(4, 4).eval()
-    compiled = torch.compile(module, backend="collage", options={"targets": ["onnxruntime"], "cache_dir": None})
+    compiled = torch.compile(
+        module, backend="collage", options={"targets": ["onnxruntime"], "wait": True, "cache_dir": None}
+    )
     began = time.monotonic()
     with torch.no_grad():
         torch.testing.assert_close(compiled(torch.ones(3, 4)), module(torch.ones(3, 4)))

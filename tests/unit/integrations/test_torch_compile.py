@@ -9,7 +9,7 @@ from tests.unit.integrations.torch_modules import Cache, Rebound
 
 import collage.compiler.pipeline
 from collage._errors import NothingCanRun, TargetError, UsageError
-from collage.integrations import torch_compile
+from collage.integrations import _compiled_graph
 from collage.integrations._torch_options import torch_settings
 from collage.options import CompileOptions
 from collage.workers.worker import Worker
@@ -132,20 +132,20 @@ def test_modes_and_single_options_become_those_of_compile(monkeypatch) -> None:
         raise NothingCanRun("enough")
 
     monkeypatch.setattr(collage.compiler.pipeline, "compile", compile)
-    for how in ({"mode": "max-autotune"}, {"options": {"targets": ["llvm"], "threads": 2, "tune_s": 5.0}}):
-        torch._dynamo.reset()
-        with pytest.warns(RuntimeWarning, match="enough"):
-            torch.compile(torch.nn.Tanh(), backend="collage", **how)(torch.ones(2))
-    assert seen[0][1].tune_s > 0
-    assert ([str(target) for target in seen[1][0]], seen[1][1].threads, seen[1][1].tune_s) == (["llvm"], 2, 5.0)
+    given = {"targets": ["llvm"], "threads": 2, "tune_s": 5.0, "wait": True}
+    with pytest.warns(RuntimeWarning, match="enough"):
+        torch.compile(torch.nn.Tanh(), backend="collage", options=given)(torch.ones(2))
+    ((targets, options),) = seen
+    assert ([str(target) for target in targets], options.threads, options.tune_s) == (["llvm"], 2, 5.0)
+    assert torch_settings({}, "max-autotune")["options"].tune_s > 0
 
 
 @pytest.mark.parametrize("is_told", [False, True])
 def test_one_line_says_that_it_takes_long(monkeypatch, capsys, is_told: bool) -> None:
-    monkeypatch.setattr(torch_compile, "_PATIENCE_S", 0.01)
-    with torch_compile._progress(3, is_told):
+    monkeypatch.setattr(_compiled_graph, "PATIENCE_S", 0.01)
+    with _compiled_graph._progress(3, is_told):
         time.sleep(0.2)
-    with torch_compile._progress(3, is_told):
+    with _compiled_graph._progress(3, is_told):
         pass
     said = capsys.readouterr().err.splitlines()
     assert said == (

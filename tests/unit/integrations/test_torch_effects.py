@@ -16,7 +16,7 @@ import torch
 from tests.unit.integrations.torch_modules import CASES, Broadcast, Counter, Normal, Rebound, Reshaping, Views
 
 import collage.compiler.pipeline
-from collage.integrations import _torch_options, torch_compile
+from collage.integrations import _compiled_graph, _torch_options
 from collage.runtime._tensors import as_numpy
 
 
@@ -43,7 +43,7 @@ def compiled_models(monkeypatch) -> list[ir.Model]:
 
     monkeypatch.setattr(collage.compiler.pipeline, "compile", compile)
     monkeypatch.setattr(_torch_options, "_default_cache", lambda: None)  # ``Directly`` cannot be saved.
-    monkeypatch.setattr(torch_compile, "_MOST_RACES", 0)  # PyTorch would win most of them.
+    monkeypatch.setattr(_compiled_graph, "MOST_RACES", 0)  # PyTorch would win most of them.
     torch._dynamo.reset()
     return models
 
@@ -94,7 +94,7 @@ def compared(make: Any, calls: Any, *, before_call: Any = None, **options: Any) 
     """Call a module with and without ``torch.compile``, compare all that can be seen, and return the warnings."""
     plain, inner = made_twice(make, 0)
     plain_calls, inner_calls = made_twice(calls, 1)
-    compiled = torch.compile(inner, backend="collage", **options)
+    compiled = torch.compile(inner, backend="collage", options={"wait": True}, **options)
     with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for n, (theirs, ours) in enumerate(zip(plain_calls, inner_calls, strict=True)):
@@ -212,7 +212,7 @@ def test_a_buffer_that_is_filled_from_outside_is_noticed(compiled_models: list[i
 def test_tensors_made_in_inference_mode_are_no_constants(compiled_models: list[ir.Model]) -> None:
     with torch.inference_mode():
         module = Normal(False)
-        compiled = torch.compile(module, backend="collage")
+        compiled = torch.compile(module, backend="collage", options={"wait": True})
         for n in range(3):
             module.linear.bias.fill_(n)
             x = torch.randn(3, 4)
@@ -224,7 +224,7 @@ def test_in_inference_mode_it_is_compiled(compiled_models: list[ir.Model], recwa
     module = Normal(False)
     with torch.inference_mode():
         x = torch.randn(3, 4)
-        y = torch.compile(module, backend="collage")(x)
+        y = torch.compile(module, backend="collage", options={"wait": True})(x)
         torch.testing.assert_close(y, module(x), rtol=1e-4, atol=1e-5)
     assert len(compiled_models) == 1
     assert not [one for one in recwarn if "collage" in str(one.message)]
@@ -232,7 +232,7 @@ def test_in_inference_mode_it_is_compiled(compiled_models: list[ir.Model], recwa
 
 def test_with_gradients_pytorch_runs_it(compiled_models: list[ir.Model]) -> None:
     plain, inner = made_twice(lambda: Normal(False), 0)
-    compiled = torch.compile(inner, backend="collage")
+    compiled = torch.compile(inner, backend="collage", options={"wait": True})
     x = torch.randn(3, 4)
     with pytest.warns(RuntimeWarning, match="gradients"):
         compiled(x).sum().backward()
@@ -250,7 +250,7 @@ def test_gradients_inside_of_no_grad_stay(compiled_models: list[ir.Model], recwa
             return x * weight
 
     with torch.no_grad():
-        assert torch.compile(function, backend="collage")(torch.ones(3)).requires_grad
+        assert torch.compile(function, backend="collage", options={"wait": True})(torch.ones(3)).requires_grad
     assert not compiled_models
 
 

@@ -1,0 +1,238 @@
+"""A graph of ``torch.compile`` that PyTorch runs until another process has compiled it.
+
+No call waits. A call that needs facts that are not known yet asks for them, and PyTorch runs it. The process compiles the graph,
+compares its results with PyTorch's, and races with PyTorch, all on copies of that call's arguments. It notes the result in the
+cache of graphs. A thread of this process loads it, and compares its results with PyTorch's once more. The key in the cache holds
+the values of the weights. So a graph whose weights were changed meanwhile is not found, and is compiled again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from collage._errors import CollageError, UsageError, WrongAnswer
+from collage.integrations._argument_copies import ArgumentCopies
+from collage.integrations._background import CallerState, Lesson, background
+from collage.integrations._compiled_graph import (
+    CHECKED_CALLS,
+    MOST_RACES,
+    PATIENCE_S,
+    CompiledGraph,
+    Variant,
+    pure_graph,
+)
+from collage.integrations._eager_race import lengths_alike
+from collage.integrations._graph_cache import GraphCache, GraphFacts, fingerprint
+from collage.integrations._torch_graph import PureGraph, weights_of
+from collage.integrations._torch_options import portable
+
+__all__ = ["BackgroundGraph"]
+
+# Weights that change while a graph is compiled, and cannot be constants, are inputs after two attempts.
+_MOST_ATTEMPTS = 4
+
+
+class _Unlearned(Exception):
+    """A call needs facts that are not known yet."""
+
+
+class BackgroundGraph(CompiledGraph):
+    """A graph that is compiled in the background."""
+
+    _keeps_changed = True
+
+    def __init__(self, graph: torch.fx.GraphModule, options: Mapping[str, Any], mode: str | None) -> None:
+        super().__init__(graph, options, mode)
+        self._is_asked = False
+        self._attempts = 0
+        self._failure: CollageError | None = None
+        self._is_named = True
+        self._is_taught = False
+
+    def _run(self, arguments: Sequence[Any]) -> list[Any] | None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return super()._run(arguments)
+        except _Unlearned:
+            self._ask(arguments)
+            return None
+
+    def _taken_apart(self, arguments: Sequence[Any]) -> PureGraph:
+        raise _Unlearned
+
+    def _compile(self, pure: PureGraph, arguments: Sequence[Any], bound: Sequence[int]) -> Variant:
+        raise _Unlearned
+
+    def _prepare_run(self, variant: Variant, lengths: tuple[int, ...]) -> None:
+        if lengths not in variant.checked and len(variant.checked) < CHECKED_CALLS:
+            raise _Unlearned
+        if not self._is_raced(lengths):
+            raise _Unlearned
+
+    def _is_raced(self, lengths: tuple[int, ...]) -> bool:
+        known = lengths_alike(lengths) in self._is_eager or len(self._is_eager) >= MOST_RACES
+        return known or not self._settings["options"].finals
+
+    @property
+    def _cache(self) -> GraphCache:
+        # Read without `remeasure`: another process has measured again.
+        options = replace(self._settings["options"], remeasure=False)
+        return GraphCache(self._folder, self._settings["targets"], options)
+
+    @property
+    def _folder(self) -> Any:
+        is_lasting = self._is_named and not self._changes and self._settings["cache_dir"] is not None
+        return self._settings["cache_dir"] if is_lasting else background().folder
+
+    def _ask(self, arguments: Sequence[Any]) -> None:
+        """Have the background learn about such a call, unless it is at work for this graph.
+
+        Raises:
+            ModelError: The graph is not one that can be compiled.
+        """
+        with self._lock:
+            if self._is_asked:
+                return
+            if self._pure is None:
+                self._accept(arguments)
+                # Raises an error now for all that needs no export, such as gradients.
+                pure_graph(self._graph, arguments, GraphFacts((), (), ()))
+            self._is_asked = True
+        try:
+            weights = weights_of(self._graph, arguments)
+            live = {i: arguments[i] for i in weights}
+            versions = {i: value._version for i, value in live.items() if not value.is_inference()}
+            copies = ArgumentCopies(arguments)
+            state = CallerState.here()
+        except BaseException:
+            self._is_asked = False
+            raise
+        background().put(lambda: self._learn(live, versions, copies, state))
+
+    def _learn(
+        self, live: Mapping[int, torch.Tensor], versions: Mapping[int, int], copies: ArgumentCopies, state: CallerState
+    ) -> None:
+        """Learn all about a call, in the thread of the background. No error leaves it."""
+        began = time.monotonic()
+        try:
+            with state.entered():
+                if self._graph_key is None:
+                    text = fingerprint(self._graph, live)
+                    self._is_named = text is not None
+                    self._graph_key = self._cache.graph_key(text or uuid.uuid4().hex)
+                is_new = self._settings["options"].remeasure and not self._is_taught
+                if not is_new and self._adopts(live, copies):
+                    return
+                lines = self._taught(copies, state)
+                if self._failure is None and not self._adopts(live, copies):
+                    self._changes.update(i for i, version in versions.items() if live[i]._version != version)
+                    self._attempts += 1
+                    if self._attempts >= _MOST_ATTEMPTS:
+                        self._failure = CollageError("its weights change all the time, or the cache cannot be used")
+                    return
+            self._attempts = 0
+            self._report(lines, time.monotonic() - began)
+        except CollageError as error:
+            self._failure = error
+        except Exception as error:  # Of any library: the queue goes on, and PyTorch runs this graph.
+            self._failure = CollageError(f"it was not compiled in the background: {type(error).__name__}: {error}")
+        finally:
+            self._is_asked = False
+
+    def _taught(self, copies: ArgumentCopies, state: CallerState) -> list[str]:
+        """Have the process compile the graph, and return the lines that it told."""
+        options, mode = self._given
+        plain = dict(portable(options) or {})
+        if self._is_taught:
+            plain["remeasure"] = False
+        assert self._graph_key is not None
+        changed = tuple(self._changes.elements())
+        lesson = Lesson(self._graph_key, str(self._folder), plain, mode, changed, state)
+        answer = background().teach(lesson, self._graph, copies)
+        self._is_taught = True
+        if answer["wrong"]:
+            self._failure = UsageError(answer["wrong"])
+        elif answer["left"]:
+            self._failure = CollageError(answer["left"][0])
+        return list(answer["lines"])
+
+    def _adopts(self, live: Mapping[int, torch.Tensor], copies: ArgumentCopies) -> bool:
+        """Load what the cache has for such a call, compare its results with PyTorch's, and have calls use it.
+
+        Raises:
+            WrongAnswer: Results differ.
+        """
+        made = copies.made()
+        pupil = _FromCache(self)
+        try:
+            pure = pupil._pure or pupil._taken_apart(made)
+            pupil._pure = pure
+            arguments = [live[i] if i in live and i not in pure.written else value for i, value in enumerate(made)]
+            pupil._run(arguments)
+        except _Unlearned:
+            return False
+        except WrongAnswer:
+            if pupil._latest is not None and not pupil._latest.watch.are_same(arguments):
+                return False  # A weight was changed between both runs.
+            raise
+        with self._lock:
+            self._pure = pure
+            self._variants |= pupil._variants
+            self._latest = pupil._latest or self._latest
+            self._is_eager = {**pupil._is_eager, **self._is_eager}
+        return True
+
+    def _report(self, lines: Sequence[str], seconds: float) -> None:
+        if "say" not in self._settings and seconds > PATIENCE_S and lines:
+            count = len(self._graph.graph.nodes)
+            print(f"collage: a graph of {count} operators for torch.compile: {lines[-1]}", file=sys.stderr, flush=True)
+        for line in lines:
+            self._tell(line)
+
+
+class _FromCache(BackgroundGraph):
+    """A graph with everything that another one has, and with what is in the cache."""
+
+    def __init__(self, of: BackgroundGraph) -> None:
+        super().__init__(of._graph, *of._given)
+        self._pure, self._settings, self._graph_key = of._pure, of._settings, of._graph_key
+        self._is_named, self._changes = of._is_named, of._changes.copy()
+        self._variants, self._is_eager = dict(of._variants), dict(of._is_eager)
+
+    def _run(self, arguments: Sequence[Any]) -> list[Any] | None:
+        return CompiledGraph._run(self, arguments)
+
+    def _taken_apart(self, arguments: Sequence[Any]) -> PureGraph:
+        if (pure := self._known(arguments)) is None:
+            raise _Unlearned
+        return pure
+
+    def _compile(self, pure: PureGraph, arguments: Sequence[Any], bound: Sequence[int]) -> Variant:
+        return CompiledGraph._compile(self, pure, arguments, bound)
+
+    def _made(self, *_: Any) -> Variant:
+        raise _Unlearned
+
+    def _variant(self, pure: PureGraph, arguments: Sequence[Any]) -> Variant:
+        variant = super()._variant(pure, arguments)
+        if variant.key is not None and (facts := self._cache.facts(variant.key)) is not None:
+            self._heed(variant, facts)
+        return variant
+
+    def _prepare_run(self, variant: Variant, lengths: tuple[int, ...]) -> None:
+        if not self._is_raced(lengths):
+            raise _Unlearned
+
+    def _note_lengths(self, variant: Variant) -> None:
+        """Do nothing: the cache has told it."""
+
+    def _warn(self, reason: str) -> None:
+        """Do nothing: the next call warns."""
