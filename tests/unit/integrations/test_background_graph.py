@@ -44,7 +44,7 @@ class Events:
         self.gate.set()
         done = threading.Event()
         background().put(done.set)
-        assert done.wait(60)
+        assert done.wait(300)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def events(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Events]:
         return executable_of(model, "onnxruntime")
 
     def teach(_: Queue, lesson: Lesson, graph: torch.fx.GraphModule, copies: ArgumentCopies) -> dict[str, Any]:
-        assert happened.gate.wait(60)
+        assert happened.gate.wait(300)
         folder = tmp_path / str(happened.compiled)
         folder.mkdir(exist_ok=True)
         write_graph(graph, folder / "graph")
