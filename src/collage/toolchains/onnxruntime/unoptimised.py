@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collage._errors import CompileError, Unsupported
-from collage.frontend import all_nodes
 from collage.toolchains.onnxruntime.toolchain import from_ort, narrow_type, to_ort
 from collage.toolchains.sdk.model_files import one_line
 
@@ -122,6 +121,8 @@ class _OnnxRuntime:
 
     def __init__(self, path: Path, proto: onnx.ModelProto, more: Sequence[str]) -> None:
         import onnxruntime as ort
+
+        from collage.frontend import all_nodes  # Late: it imports the libraries that read models.
 
         options = ort.SessionOptions()
         options.log_severity_level = _SILENT
