@@ -119,7 +119,7 @@ class Problem:
         return replace(self, comparison_plan=replace(self.comparison_plan, ends_at=ends_at))
 
     def as_part(self, part: Part) -> Problem:
-        """Return the problem as a part of a compilation. If it has a plan to beat, only what is near is reported."""
+        """Return the problem as a part of a compilation. If it has a plan to beat, the others are not reported."""
         if part.rival is None:
             return replace(self, part=part)
         return replace(self, part=part, comparison_plan=replace(self.comparison_plan, legs=LEGS, is_brief=True))

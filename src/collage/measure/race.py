@@ -154,7 +154,7 @@ class _Race:
         rounds = max(self._plan.reporting_rounds, len(chosen.choosing)) if chosen else 0
         entrants, first = [runner for runner in alive_of(entrants) if not runner.lost], chosen
         if self._plan.is_brief and chosen is not None:
-            entrants = _near(entrants, chosen)
+            entrants = _needed(entrants, chosen)
         for _ in range(_ATTEMPTS):
             self._report(entrants, chosen, rounds if len(entrants) > 1 else min(rounds, self._plan.rounds))
             # Rounds that contradict a choice make another one, and rounds that choose are not reported.
@@ -303,11 +303,11 @@ def _choose(candidates: Sequence[Runner]) -> Runner | None:
     return min(fit, key=rank, default=None)
 
 
-def _near(track: Sequence[Runner], chosen: Runner) -> list[Runner]:
-    """Return the choice, the candidates that it did not beat, the fastest single toolchain, and the baseline."""
+def _needed(track: Sequence[Runner], chosen: Runner) -> list[Runner]:
+    """Return the choice, the fastest single toolchain, and the baseline."""
     singles = [runner for runner in track if runner.finalist.incumbent]
     kept = [chosen, min(singles, key=_median_s, default=chosen)]
-    return [r for r in track if r in kept or not r.finalist.is_candidate or not chosen.beats(r)]
+    return [runner for runner in track if runner in kept or not runner.finalist.is_candidate]
 
 
 def _confirmed(track: Sequence[Runner], chosen: Runner | None, *, is_fixed: bool) -> Runner | None:

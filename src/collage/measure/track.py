@@ -47,7 +47,7 @@ class ComparisonPlan:
         reporting_rounds: Rounds of the reporting phase; as many as the choosing phase took, if those were more.
         phase_s: Seconds after which a phase goes on only until it has had ``rounds``.
         legs: Number of parts of the reporting phase, each in new processes.
-        is_brief: True if the reporting phase leaves out the candidates that the chosen one beat, except the best single.
+        is_brief: True if the reporting phase has the chosen candidate, the best single and the baseline alone.
         block_s: Seconds that one finalist runs before it is the next one's turn.
         abandon_ratio: A finalist at least this many times as slow as the best one, in two samples, is left out.
         timeout_s: Seconds that loading, checking or one block may take.

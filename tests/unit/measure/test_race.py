@@ -199,13 +199,13 @@ def test_a_plan_that_is_slower_beyond_doubt_is_not_reported_on(monkeypatch: pyte
     assert times["other"].ratio is not None and times["other"].ratio[0] == pytest.approx(12.5 / 8.5, rel=0.05)
 
 
-def test_a_brief_race_reports_what_may_be_as_fast_the_best_single_and_the_rival(
+def test_a_brief_race_reports_the_choice_the_best_single_and_the_rival(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rival = Finalist("rival", "rival 0", {"seconds": 0.012}, is_candidate=False)
-    entries = entry("single", 0.010), entry("other", 0.0125), entry("bad", 0.012, 5), entry("good", 0.0085, 4), rival
+    entries = entry("single", 0.010), entry("other", 0.0125), entry("near", 0.0085, 5), entry("good", 0.0085, 4), rival
     ran, result = blocks_by_name(monkeypatch, *entries, plan=ComparisonPlan(is_brief=True))
-    assert ran["bad"] == ran["other"] == 4 + 7 and ran["single"] == ran["good"] == 4 + 22
+    assert ran["near"] == ran["other"] == 4 + 7 and ran["single"] == ran["good"] == 4 + 22
     assert result.winner is not None and result.winner.finalist.name == "good"
     times = {standing.finalist.name: standing for standing in result.standings}
     assert times["other"].ratio is None and times["rival"].ratio is not None
