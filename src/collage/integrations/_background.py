@@ -30,7 +30,7 @@ from collage.system.forks import in_forks
 from collage.system.scratch import make_scratch, remove_scratch
 from collage.workers.worker import Worker
 
-__all__ = ["CallerState", "Lesson", "Queue", "Teacher", "background"]
+__all__ = ["CallerState", "CompileRequest", "CompileService", "Queue", "background"]
 
 _IDLE_S = 20.0
 """Seconds after which the idle process ends. It takes about five seconds to start."""
@@ -43,7 +43,7 @@ _END_S = 5.0
 
 # A tenth of the share of the calls of the user, if both want all cores. At the lowest priority it may never finish.
 _NICENESS = 10
-_SERVICE = "collage.integrations._background:Teacher"
+_SERVICE = "collage.integrations._background:CompileService"
 _GRAPH = "graph"
 
 
@@ -76,7 +76,7 @@ class CallerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class CompileRequest:
     """The facts that the process needs beside the graph and its arguments.
 
     Attributes:
@@ -124,8 +124,8 @@ class Queue:
                 self._folder = make_scratch()
             return self._folder
 
-    def teach(self, lesson: Lesson, graph: torch.fx.GraphModule, copies: ArgumentCopies) -> dict[str, Any]:
-        """Have the process compile a graph into the cache, and return its answer; see ``Teacher.learn``.
+    def compile(self, request: CompileRequest, graph: torch.fx.GraphModule, copies: ArgumentCopies) -> dict[str, Any]:
+        """Have the process compile a graph into the cache, and return its answer; see ``CompileService.compile``.
 
         Raises:
             ModelError: The graph cannot be sent to another process.
@@ -135,7 +135,9 @@ class Queue:
         try:
             write_graph(graph, folder / _GRAPH)
             copies.write(folder)
-            answer: dict[str, Any] = self._worker.call("learn", _LONGEST_S, folder=str(folder), lesson=asdict(lesson))
+            answer: dict[str, Any] = self._worker.call(
+                "compile", _LONGEST_S, folder=str(folder), request=asdict(request)
+            )
             return answer
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -180,39 +182,39 @@ def background() -> Queue:
         return _queue[0]
 
 
-class Teacher:
+class CompileService:
     """The service of the process."""
 
     def __init__(self) -> None:
         # Calls of the user are not to be slowed down. Processes that measure inherit it.
         os.nice(_NICENESS)
 
-    def learn(self, folder: str, lesson: dict[str, Any]) -> dict[str, Any]:
+    def compile(self, folder: str, request: dict[str, Any]) -> dict[str, Any]:
         """Compile a graph, compare its results with PyTorch's, race with PyTorch, and note all that in the cache.
 
         Returns:
             ``lines`` tell the decisions. ``left`` are the reasons for which it is left to PyTorch. ``wrong`` is an error in
             the options.
         """
-        known: Lesson = from_json(Lesson, lesson)
+        known: CompileRequest = from_json(CompileRequest, request)
         torch.set_num_threads(known.state.threads)
         torch.set_default_dtype(_dtype(known.state.dtype))
-        pupil = _Pupil(read_graph(Path(folder) / _GRAPH), known)
+        compiled = _RequestedGraph(read_graph(Path(folder) / _GRAPH), known)
         wrong = ""
         with known.state.entered():
             try:
-                pupil(*ArgumentCopies.read(Path(folder)))
+                compiled(*ArgumentCopies.read(Path(folder)))
             except UsageError as error:
                 wrong = str(error)
-        return {"lines": pupil.lines, "left": pupil.left, "wrong": wrong}
+        return {"lines": compiled.lines, "left": compiled.left, "wrong": wrong}
 
 
-class _Pupil(CompiledGraph):
+class _RequestedGraph(CompiledGraph):
     """A graph of another process."""
 
     _keeps_changed = True
 
-    def __init__(self, graph: torch.fx.GraphModule, known: Lesson) -> None:
+    def __init__(self, graph: torch.fx.GraphModule, known: CompileRequest) -> None:
         super().__init__(graph, {**known.options, "cache_dir": known.cache_dir}, known.mode)
         self._graph_key = known.graph_key
         self._changes.update(known.changed)

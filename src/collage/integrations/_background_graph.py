@@ -1,6 +1,6 @@
 """A graph of ``torch.compile`` that PyTorch runs until another process has compiled it.
 
-No call waits. A call that needs facts that are not known yet asks for them, and PyTorch runs it. The process compiles the graph,
+No call waits. A call whose compiled graph is not there yet requests it, and PyTorch runs the call. A process compiles the graph,
 compares its results with PyTorch's, and races with PyTorch, all on copies of that call's arguments. It notes the result in the
 cache of graphs. A thread of this process loads it, and compares its results with PyTorch's once more. The key in the cache holds
 the values of the weights. So a graph whose weights were changed meanwhile is not found, and is compiled again.
@@ -19,7 +19,7 @@ import torch
 
 from collage._errors import CollageError, UsageError, WrongAnswer
 from collage.integrations._argument_copies import ArgumentCopies
-from collage.integrations._background import CallerState, Lesson, background
+from collage.integrations._background import CallerState, CompileRequest, background
 from collage.integrations._compiled_graph import (
     CHECKED_CALLS,
     MOST_RACES,
@@ -39,7 +39,7 @@ __all__ = ["BackgroundGraph"]
 _MOST_ATTEMPTS = 4
 
 
-class _Unlearned(Exception):
+class _NotCompiled(Exception):
     """A call needs facts that are not known yet."""
 
 
@@ -54,28 +54,28 @@ class BackgroundGraph(CompiledGraph):
         self._attempts = 0
         self._failure: CollageError | None = None
         self._is_named = True
-        self._is_taught = False
+        self._is_compiled_once = False
 
     def _run(self, arguments: Sequence[Any]) -> list[Any] | None:
         if self._failure is not None:
             raise self._failure
         try:
             return super()._run(arguments)
-        except _Unlearned:
+        except _NotCompiled:
             self._ask(arguments)
             return None
 
     def _taken_apart(self, arguments: Sequence[Any]) -> PureGraph:
-        raise _Unlearned
+        raise _NotCompiled
 
     def _compile(self, pure: PureGraph, arguments: Sequence[Any], bound: Sequence[int]) -> Variant:
-        raise _Unlearned
+        raise _NotCompiled
 
     def _prepare_run(self, variant: Variant, lengths: tuple[int, ...]) -> None:
         if lengths not in variant.checked and len(variant.checked) < CHECKED_CALLS:
-            raise _Unlearned
+            raise _NotCompiled
         if not self._is_raced(lengths):
-            raise _Unlearned
+            raise _NotCompiled
 
     def _is_raced(self, lengths: tuple[int, ...]) -> bool:
         known = lengths_alike(lengths) in self._is_eager or len(self._is_eager) >= MOST_RACES
@@ -115,9 +115,9 @@ class BackgroundGraph(CompiledGraph):
         except BaseException:
             self._is_asked = False
             raise
-        background().put(lambda: self._learn(live, versions, copies, state))
+        background().put(lambda: self._compile_in_background(live, versions, copies, state))
 
-    def _learn(
+    def _compile_in_background(
         self, live: Mapping[int, torch.Tensor], versions: Mapping[int, int], copies: ArgumentCopies, state: CallerState
     ) -> None:
         """Learn all about a call, in the thread of the background. No error leaves it."""
@@ -128,11 +128,11 @@ class BackgroundGraph(CompiledGraph):
                     text = fingerprint(self._graph, live)
                     self._is_named = text is not None
                     self._graph_key = self._cache.graph_key(text or uuid.uuid4().hex)
-                is_new = self._settings["options"].remeasure and not self._is_taught
-                if not is_new and self._adopts(live, copies):
+                is_new = self._settings["options"].remeasure and not self._is_compiled_once
+                if not is_new and self._load_cached(live, copies):
                     return
-                lines = self._taught(copies, state)
-                if self._failure is None and not self._adopts(live, copies):
+                lines = self._request_compilation(copies, state)
+                if self._failure is None and not self._load_cached(live, copies):
                     self._changes.update(i for i, version in versions.items() if live[i]._version != version)
                     self._attempts += 1
                     if self._attempts >= _MOST_ATTEMPTS:
@@ -147,47 +147,47 @@ class BackgroundGraph(CompiledGraph):
         finally:
             self._is_asked = False
 
-    def _taught(self, copies: ArgumentCopies, state: CallerState) -> list[str]:
+    def _request_compilation(self, copies: ArgumentCopies, state: CallerState) -> list[str]:
         """Have the process compile the graph, and return the lines that it told."""
         options, mode = self._given
         plain = dict(portable(options) or {})
-        if self._is_taught:
+        if self._is_compiled_once:
             plain["remeasure"] = False
         assert self._graph_key is not None
         changed = tuple(self._changes.elements())
-        lesson = Lesson(self._graph_key, str(self._folder), plain, mode, changed, state)
-        answer = background().teach(lesson, self._graph, copies)
-        self._is_taught = True
+        request = CompileRequest(self._graph_key, str(self._folder), plain, mode, changed, state)
+        answer = background().compile(request, self._graph, copies)
+        self._is_compiled_once = True
         if answer["wrong"]:
             self._failure = UsageError(answer["wrong"])
         elif answer["left"]:
             self._failure = CollageError(answer["left"][0])
         return list(answer["lines"])
 
-    def _adopts(self, live: Mapping[int, torch.Tensor], copies: ArgumentCopies) -> bool:
+    def _load_cached(self, live: Mapping[int, torch.Tensor], copies: ArgumentCopies) -> bool:
         """Load what the cache has for such a call, compare its results with PyTorch's, and have calls use it.
 
         Raises:
             WrongAnswer: Results differ.
         """
         made = copies.made()
-        pupil = _FromCache(self)
+        cached = _FromCache(self)
         try:
-            pure = pupil._pure or pupil._taken_apart(made)
-            pupil._pure = pure
+            pure = cached._pure or cached._taken_apart(made)
+            cached._pure = pure
             arguments = [live[i] if i in live and i not in pure.written else value for i, value in enumerate(made)]
-            pupil._run(arguments)
-        except _Unlearned:
+            cached._run(arguments)
+        except _NotCompiled:
             return False
         except WrongAnswer:
-            if pupil._latest is not None and not pupil._latest.watch.are_same(arguments):
+            if cached._latest is not None and not cached._latest.watch.are_same(arguments):
                 return False  # A weight was changed between both runs.
             raise
         with self._lock:
             self._pure = pure
-            self._variants |= pupil._variants
-            self._latest = pupil._latest or self._latest
-            self._is_eager = {**pupil._is_eager, **self._is_eager}
+            self._variants |= cached._variants
+            self._latest = cached._latest or self._latest
+            self._is_eager = {**cached._is_eager, **self._is_eager}
         return True
 
     def _report(self, lines: Sequence[str], seconds: float) -> None:
@@ -212,14 +212,14 @@ class _FromCache(BackgroundGraph):
 
     def _taken_apart(self, arguments: Sequence[Any]) -> PureGraph:
         if (pure := self._known(arguments)) is None:
-            raise _Unlearned
+            raise _NotCompiled
         return pure
 
     def _compile(self, pure: PureGraph, arguments: Sequence[Any], bound: Sequence[int]) -> Variant:
         return CompiledGraph._compile(self, pure, arguments, bound)
 
     def _made(self, *_: Any) -> Variant:
-        raise _Unlearned
+        raise _NotCompiled
 
     def _variant(self, pure: PureGraph, arguments: Sequence[Any]) -> Variant:
         variant = super()._variant(pure, arguments)
@@ -229,7 +229,7 @@ class _FromCache(BackgroundGraph):
 
     def _prepare_run(self, variant: Variant, lengths: tuple[int, ...]) -> None:
         if not self._is_raced(lengths):
-            raise _Unlearned
+            raise _NotCompiled
 
     def _note_lengths(self, variant: Variant) -> None:
         """Do nothing: the cache has told it."""

@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from collage.database import FactKind
 from collage.graph import is_view, value_nbytes
-from collage.measure.work import ShapeOf, product_flops, stated_shape
+from collage.measure.work import ShapeOf, product_flops
 from collage.system.codec import Count, Share
 
-__all__ = ["WORK", "OperatorWork", "OperatorsWork", "stated_shape", "work_of"]
+__all__ = ["WORK", "OperatorWork", "WorkByOperator", "work_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class OperatorWork:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorsWork:
+class WorkByOperator:
     """The work of a kernel or a model.
 
     Attributes:
@@ -52,10 +52,10 @@ class OperatorsWork:
     model: str = ""
 
 
-WORK: FactKind[OperatorsWork] = FactKind("work", OperatorsWork)
+WORK: FactKind[WorkByOperator] = FactKind("work", WorkByOperator)
 
 
-def work_of(nodes: Iterable[ir.Node], shape_of: ShapeOf) -> OperatorsWork:
+def work_of(nodes: Iterable[ir.Node], shape_of: ShapeOf) -> WorkByOperator:
     """Return the work of operators. Bodies of control flow are not looked into."""
     rows: dict[str, list[tuple[int, float, float, float]]] = defaultdict(list)
     unknown = 0
@@ -67,7 +67,7 @@ def work_of(nodes: Iterable[ir.Node], shape_of: ShapeOf) -> OperatorsWork:
         unknown += None in written
         row = 1, product_flops(node, shape_of), float(sum(filter(None, read))), float(sum(filter(None, written)))
         rows[_label(node, shape_of)].append(row)
-    return OperatorsWork(
+    return WorkByOperator(
         {label: OperatorWork(*map(sum, zip(*each, strict=True))) for label, each in sorted(rows.items())}, unknown
     )
 

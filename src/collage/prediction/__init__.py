@@ -1,7 +1,7 @@
 """Predictions of times and gains, learned from the timings and compilations of a database.
 
-``measure/work.py`` states the work of a kernel, which is kept beside its timing. ``train`` makes a ``Predictor``, which is
-stored as data: factors on the parts of a time, and regression trees that correct their sum.
+``measure/operator_work.py`` states the work of a kernel, which is kept beside its timing. ``train`` makes a ``Predictor``,
+which is stored as data: factors on the parts of a time, and regression trees that correct their sum.
 """
 
 from __future__ import annotations

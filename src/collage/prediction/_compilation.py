@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from collage.database import FactKind
-from collage.measure.operator_work import OperatorsWork
+from collage.measure.operator_work import WorkByOperator
 from collage.system.codec import Count, Positive
 
 __all__ = ["COMPILATION", "Compilation"]
@@ -28,7 +28,7 @@ class Compilation:
     """
 
     model: str
-    work: OperatorsWork
+    work: WorkByOperator
     singles_s: Mapping[str, Positive]
     gain: tuple[Positive, Positive, Positive]
     is_cut_short: bool

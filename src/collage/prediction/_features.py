@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from collage.graph import OpKind, declared_kind
-from collage.measure.operator_work import OperatorsWork, OperatorWork
+from collage.measure.operator_work import OperatorWork, WorkByOperator
 from collage.system.codec import Positive
 
 __all__ = ["CLASSES", "ONE_KERNEL", "Rates", "amounts", "class_of", "columns", "parts_s"]
@@ -54,7 +54,7 @@ class Rates:
 
 
 def class_of(label: str) -> str:
-    """Return the class of an operator by its label in a ``Work``."""
+    """Return the class of an operator by its label in a ``WorkByOperator``."""
     name, _, dtype = label.partition("/")
     if "Quantize" in name or "INT8" in dtype or name in ("MatMulInteger", "ConvInteger", "QLinearConv"):
         return "quantised"
@@ -62,7 +62,7 @@ def class_of(label: str) -> str:
     return _PRODUCTS.get(name) or _KINDS.get(declared_kind(domain, op_type), "other")
 
 
-def amounts(work: OperatorsWork, rates: Rates) -> dict[str, float]:
+def amounts(work: WorkByOperator, rates: Rates) -> dict[str, float]:
     """Return seconds by part of a kernel at the full rates of the machine: of arithmetic and of memory by class, and counts."""
     found = {ONE_KERNEL: 1.0, "operators": 0.0}
     for label, operator in work.operators.items():
@@ -77,7 +77,7 @@ def amounts(work: OperatorsWork, rates: Rates) -> dict[str, float]:
     return found
 
 
-def parts_s(work: OperatorsWork, rates: Rates, coefficients: Mapping[str, float]) -> dict[str, float]:
+def parts_s(work: WorkByOperator, rates: Rates, coefficients: Mapping[str, float]) -> dict[str, float]:
     """Return the expected seconds of a kernel by class of operator."""
     found: dict[str, float] = {}
     for part, amount in amounts(work, rates).items():
@@ -86,7 +86,7 @@ def parts_s(work: OperatorsWork, rates: Rates, coefficients: Mapping[str, float]
     return found
 
 
-def columns(work: OperatorsWork, rates: Rates, parts: Mapping[str, float]) -> Sequence[float]:
+def columns(work: WorkByOperator, rates: Rates, parts: Mapping[str, float]) -> Sequence[float]:
     """Return the features by which the trees correct the sum of the parts."""
     base_s = sum(parts.values())
     every: Sequence[OperatorWork] = list(work.operators.values())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 
 from collage.database import FactKind
-from collage.measure.operator_work import OperatorsWork
+from collage.measure.operator_work import WorkByOperator
 from collage.prediction._features import Rates, class_of, columns, parts_s
 from collage.prediction._trees import Tree
 from collage.system.codec import Count, Positive, Share, from_json
@@ -76,7 +76,7 @@ class Predictor:
     """A learned model of times.
 
     Attributes:
-        command: The command that made it.
+        command: The command that made it, or a sentence on where its timings are from.
         timings: Number of timings that it learned from.
         machines: The rates of the machines of these timings, with all their processors.
         operators: The operators that occurred, as in ``Work``.
@@ -106,16 +106,16 @@ class Predictor:
         Raises:
             ValueError: There is such a tree.
         """
-        none = OperatorsWork({})
+        none = WorkByOperator({})
         count = len(columns(none, Rates(1.0, 1.0, 1.0), {"": 1.0})) + len(self.coefficients)
         if any(feature >= count for tree in self.trees for feature in tree.feature):
             raise ValueError("a tree compares a feature that is not there")
 
-    def features(self, work: OperatorsWork, target: str, rates: Rates, parts: Mapping[str, float]) -> list[float]:
+    def features(self, work: WorkByOperator, target: str, rates: Rates, parts: Mapping[str, float]) -> list[float]:
         """Return the features of a kernel on a target."""
         return [*columns(work, rates, parts), *(float(name == target) for name in self.coefficients)]
 
-    def class_s(self, work: OperatorsWork, target: str, rates: Rates) -> dict[str, float]:
+    def class_s(self, work: WorkByOperator, target: str, rates: Rates) -> dict[str, float]:
         """Return the expected seconds of a kernel on a target that is known, by class of operator."""
         parts = parts_s(work, rates, self.coefficients[target])
         if not sum(parts.values()) > 0:
@@ -125,7 +125,7 @@ class Predictor:
         return {name: seconds * factor for name, seconds in parts.items()}
 
     def forecast(
-        self, work: OperatorsWork, targets: Mapping[str, tuple[str, float]], rates: Rates, factors: Mapping[str, float]
+        self, work: WorkByOperator, targets: Mapping[str, tuple[str, float]], rates: Rates, factors: Mapping[str, float]
     ) -> Forecast:
         """Predict a model.
 
@@ -154,7 +154,7 @@ class Predictor:
         """Return the expected gain by ``gain_bound``."""
         return math.exp(self.gain_fit[0] + self.gain_fit[1] * math.log(bound))
 
-    def wall_s(self, work: OperatorsWork, best_s: float) -> float:
+    def wall_s(self, work: WorkByOperator, best_s: float) -> float:
         """Return the expected seconds of a compilation."""
         constant, by_count, by_time = self.wall_fit
         return math.exp(constant + by_count * math.log1p(count_of(work)) + by_time * math.log(best_s))
@@ -167,7 +167,7 @@ class Predictor:
             inside += held.gain[1] in range_of(held.gain[0], others)
         return inside, len(self.held)
 
-    def _unlike(self, work: OperatorsWork, rates: Rates, singles: Mapping[str, Range]) -> list[str]:
+    def _unlike(self, work: WorkByOperator, rates: Rates, singles: Mapping[str, Range]) -> list[str]:
         found = []
         if strange := sorted(set(work.operators) - set(self.operators)):
             classes = sorted({class_of(label) for label in strange})
@@ -185,12 +185,12 @@ PREDICTOR: FactKind[Predictor] = FactKind("predictor", Predictor)
 
 
 def default_predictor() -> Predictor:
-    """Return the predictor that is shipped; its ``command`` made it."""
+    """Return the predictor that is shipped; ``command`` says where it is from."""
     text = files("collage.prediction").joinpath(_DEFAULT).read_text(encoding="utf-8")
     return from_json(Predictor, json.loads(text))
 
 
-def count_of(work: OperatorsWork) -> int:
+def count_of(work: WorkByOperator) -> int:
     """Return the number of operators that do work."""
     return sum(each.count for each in work.operators.values())
 

@@ -16,7 +16,7 @@ from collage._errors import UsageError
 from collage.cost.workload_key import METHOD
 from collage.database import Database
 from collage.database.queries import Choice, listing
-from collage.measure.operator_work import WORK, OperatorsWork
+from collage.measure.operator_work import WORK, WorkByOperator
 from collage.measure.roofline import known_rates
 from collage.prediction._compilation import COMPILATION, Compilation
 from collage.prediction._features import CLASSES, Rates, amounts, parts_s
@@ -50,7 +50,7 @@ _FEW = 4.0
 class Timing:
     """A timing to learn from: the work of a kernel, its target, the rates that it had, and its seconds."""
 
-    work: OperatorsWork
+    work: WorkByOperator
     target: str
     rates: Rates
     machine: str

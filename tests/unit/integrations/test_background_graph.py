@@ -22,7 +22,7 @@ import collage.compiler.pipeline
 from collage._errors import UsageError
 from collage.integrations import _background, _background_graph, _compiled_graph
 from collage.integrations._argument_copies import ArgumentCopies
-from collage.integrations._background import Lesson, Queue, Teacher, background
+from collage.integrations._background import CompileRequest, CompileService, Queue, background
 from collage.integrations._graph_file import write_graph
 from collage.integrations._torch_options import has_to_wait
 from collage.testing import executable_of
@@ -31,7 +31,7 @@ OPTIONS: dict[str, Any] = {"targets": ["onnxruntime"]}
 
 
 class Events:
-    """What happened in the background, which waits at ``gate``."""
+    """The events of the background, which waits at ``gate``."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -56,13 +56,15 @@ def events(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Events]:
         happened.compiled += 1
         return executable_of(model, "onnxruntime")
 
-    def teach(_: Queue, lesson: Lesson, graph: torch.fx.GraphModule, copies: ArgumentCopies) -> dict[str, Any]:
+    def compile_here(
+        _: Queue, request: CompileRequest, graph: torch.fx.GraphModule, copies: ArgumentCopies
+    ) -> dict[str, Any]:
         assert happened.gate.wait(300)
         folder = tmp_path / str(happened.compiled)
         folder.mkdir(exist_ok=True)
         write_graph(graph, folder / "graph")
         copies.write(folder)
-        return Teacher.__new__(Teacher).learn(str(folder), asdict(lesson))
+        return CompileService.__new__(CompileService).compile(str(folder), asdict(request))
 
     computed = _compiled_graph.CompiledGraph._computed
 
@@ -72,7 +74,7 @@ def events(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Events]:
         return [value + 1 for value in results] if happened.break_results else results
 
     monkeypatch.setattr(collage.compiler.pipeline, "compile", compile)
-    monkeypatch.setattr(Queue, "teach", teach)
+    monkeypatch.setattr(Queue, "compile", compile_here)
     monkeypatch.setattr(_compiled_graph.CompiledGraph, "_computed", counted)
     monkeypatch.setattr(_background_graph, "MOST_RACES", 0)
     monkeypatch.setattr(_compiled_graph, "MOST_RACES", 0)

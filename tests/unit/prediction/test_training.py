@@ -12,7 +12,7 @@ from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.cost.workload_key import METHOD, WorkloadKey
 from collage.database import Database, FactKind
-from collage.measure.operator_work import WORK, OperatorsWork, OperatorWork
+from collage.measure.operator_work import WORK, OperatorWork, WorkByOperator
 from collage.measure.roofline import Peak, known_rates
 from collage.prediction import (
     COMPILATION,
@@ -35,15 +35,15 @@ SLOWNESS = {"llvm": (3.0, 1.0), "llvm -compiler=openvino": (1.5, 2.0)}
 MODELS = 6
 
 
-def work(random: np.random.Generator, size: float, model: str) -> OperatorsWork:
+def work(random: np.random.Generator, size: float, model: str) -> WorkByOperator:
     flops, nbytes = float(random.uniform(0.5, 2) * size), float(random.uniform(0.5, 2) * size / 20)
     count = int(random.integers(1, 20))
-    return OperatorsWork(
+    return WorkByOperator(
         {"Conv": OperatorWork(count, flops, nbytes, nbytes), "Relu": OperatorWork(count, 0, nbytes, nbytes)}, 0, model
     )
 
 
-def seconds(each: OperatorsWork, target: str, noise: float = 1.0) -> float:
+def seconds(each: WorkByOperator, target: str, noise: float = 1.0) -> float:
     conv, relu = each.operators["Conv"], each.operators["Relu"]
     cores = this_machine().cores
     by_flops, by_bytes = SLOWNESS[target]
@@ -136,7 +136,7 @@ def test_strange_operators_machines_and_sizes_are_named(learned: tuple[Predictor
     found = predictor.forecast(usual, targets, rates, {})
     assert found.unlike == ()
     assert list(found.singles_s) == ["llvm"]
-    strange = OperatorsWork(
+    strange = WorkByOperator(
         {**usual.operators, "NonMaxSuppression": OperatorWork(1, 0, 8, 8), "Relu": OperatorWork(1, 0, 1e15, 8)}, 1
     )
     other = Rates(rates.flops_per_s * 9, rates.bytes_per_s, rates.threads)
