@@ -9,7 +9,7 @@
 ``--collect`` compiles the models into a database first. With ``--db``, a predictor learns from it, and ``--write`` makes it the
 shipped one. Without ``--db``, the shipped one is scored. Each row is a model beside the prediction by one that learned from all
 others: the gain with its range, the fastest toolchain alone, and the seconds of the compilation. The last lines say how often the
-truth was in the range, and how large the median errors are. They also compare with the same range for every model.
+truth was in the range, and how large the median errors are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks._arguments import chosen_models, make_parser
 
 import collage
 from collage.database import Database
-from collage.prediction import Predictor, default_predictor, range_of, train
+from collage.prediction import Predictor, default_predictor, train, usual
 from collage.system.codec import to_json
 
 SHIPPED = Path(collage.__file__).parent / "prediction" / "default.json"
@@ -33,37 +33,32 @@ SHIPPED = Path(collage.__file__).parent / "prediction" / "default.json"
 def print_score(predictor: Predictor) -> None:
     """Print each model beside its prediction, and what that comes to."""
     print(f"learned from {predictor.timings} timings by: {predictor.command}")
-    print(
-        f"{'model':28} {'gain':>6} {'predicted':>24}  {'ms':>8} {'predicted':>9}  {'fastest':10} {'s':>5} {'predicted':>9}"
-    )
-    same, right = 0, 0
+    print(f"{'model':28} {'gain':>6} {'expected':>22}  {'ms':>8} {'predicted':>9}  {'fastest':10} {'s':>5}")
+    right, walls = 0, [held.wall_s for held in predictor.held if held.wall_s is not None]
     for held in predictor.held:
-        others = [other for other in predictor.held if other is not held]
-        gain = range_of(held.gain[0], [other.gain for other in others])
-        every = range_of(1.0, [(1.0, other.gain[1]) for other in others])
-        same += held.gain[1] in every
+        expected = usual([other.gain for other in predictor.held if other is not held])
         fastest = min(held.singles_s, key=lambda name: held.singles_s[name][1])
-        chosen = min(held.singles_s, key=lambda name: held.singles_s[name][0])
-        right += fastest == chosen
+        right += fastest == min(held.singles_s, key=lambda name: held.singles_s[name][0])
         predicted_s, true_s = held.singles_s[fastest]
-        told = f"{gain.expected:.2f} ({gain.low:.2f} to {gain.high:.2f})" + (" " if held.gain[1] in gain else "*")
-        wall = "" if held.wall_s is None else f"{held.wall_s[1]:5.0f} {held.wall_s[0]:9.0f}"
+        told = "" if expected is None else f"{expected.expected:.2f} ({expected.low:.2f} to {expected.high:.2f})"
+        missed = " " if expected is not None and held.gain in expected else "*"
+        wall = "" if held.wall_s is None else f"{held.wall_s:5.0f}"
         print(
-            f"{held.model.removesuffix('/model.onnx')[-28:]:28} {held.gain[1]:6.2f} {told:>24}  {true_s * 1e3:8.2f} "
+            f"{held.model.removesuffix('/model.onnx')[-28:]:28} {held.gain:6.2f} {told:>22}{missed} {true_s * 1e3:8.2f} "
             f"{predicted_s * 1e3:9.2f}  {fastest.split('=')[-1][:10]:10} {wall}"
         )
     inside, of = predictor.score()
-    print(f"the true gain was in the range for {inside} of {of} models (* if not); of one range for all, for {same}")
+    print(f"the true gain was in the range of the others for {inside} of {of} models (* if not)")
     print(f"the fastest toolchain was predicted for {right} of {of} models")
-    for name, pairs in (
-        ("gain", [held.gain for held in predictor.held]),
-        ("seconds of a toolchain alone", [pair for held in predictor.held for pair in held.singles_s.values()]),
-        ("seconds of a compilation", [held.wall_s for held in predictor.held if held.wall_s is not None]),
-    ):
-        if pairs:
-            print(
-                f"{name}: median error {median_error(pairs):.2f}x, of {len(pairs)}; a constant: {constant_error(pairs):.2f}x"
-            )
+    pairs = [pair for held in predictor.held for pair in held.singles_s.values()]
+    print(
+        f"seconds of a toolchain alone: median error {median_error(pairs):.2f}x, of {len(pairs)}; "
+        f"a constant: {constant_error([true for _, true in pairs]):.2f}x"
+    )
+    for name, outcomes in (("gain", [held.gain for held in predictor.held]), ("seconds of a compilation", walls)):
+        print(
+            f"{name}, if every model were the median: median error {constant_error(outcomes):.2f}x, of {len(outcomes)}"
+        )
 
 
 def median_error(pairs: Sequence[tuple[float, float]]) -> float:
@@ -71,10 +66,10 @@ def median_error(pairs: Sequence[tuple[float, float]]) -> float:
     return math.exp(statistics.median(abs(math.log(true / predicted)) for predicted, true in pairs))
 
 
-def constant_error(pairs: Sequence[tuple[float, float]]) -> float:
+def constant_error(outcomes: Sequence[float]) -> float:
     """Return the same if every prediction were the median."""
-    middle = statistics.median(true for _, true in pairs)
-    return median_error([(middle, true) for _, true in pairs])
+    middle = statistics.median(outcomes)
+    return median_error([(middle, true) for true in outcomes])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

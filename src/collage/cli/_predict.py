@@ -62,16 +62,13 @@ def _print(found: Mapping[str, Any]) -> None:
     learned, score, gain = found["learned_from"], found["score"], found["gain"]
     lines = list(found["notes"])
 
-    def usual(name: str) -> str:
-        return ", as of all models that it learned from" if name in found["same_for_all"] else ""
-
     if gain is None:
         lines.append("gain: no toolchain that it learned from takes the whole model; nothing is predicted")
     else:
-        lines.append("gain over the fastest: {expected:.2f}x ({low:.2f} to {high:.2f})".format(**gain) + usual("gain"))
+        lines.append("gain over the fastest, of every model: {expected:.2f}x ({low:.2f} to {high:.2f})".format(**gain))
     if found["compile_s"] is not None:
-        text = "a compilation: {expected:.0f} s ({low:.0f} to {high:.0f})".format(**found["compile_s"])
-        lines.append(text + usual("compile_s"))
+        text = "a compilation, of every model: {expected:.0f} s ({low:.0f} to {high:.0f})"
+        lines.append(text.format(**found["compile_s"]))
     lines += [f"unlike what it learned from: {each}; the ranges may not hold" for each in found["unlike"]]
     lines.append(
         f"of {counted(score['of'], 'model')}, each predicted from the others, the true gain was within the range for "

@@ -92,10 +92,6 @@ def predict(
         ],
         "gain": _scaled(found.gain),
         "compile_s": _scaled(found.wall_s),
-        # No feature of a model predicted these better than their median over the other models did.
-        "same_for_all": [
-            name for name, fit in (("gain", predictor.gain_fit), ("compile_s", predictor.wall_fit)) if not any(fit[1:])
-        ],
         "unlike": list(found.unlike),
         "score": {"inside": inside, "of": of},
         "learned_from": {"timings": predictor.timings, "models": of, "command": predictor.command},

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collage.prediction._compilation import COMPILATION, Compilation
 from collage.prediction._features import Rates
-from collage.prediction._predictor import PREDICTOR, Forecast, Held, Predictor, Range, default_predictor, range_of
+from collage.prediction._predictor import (
+    PREDICTOR,
+    Forecast,
+    Held,
+    Predictor,
+    Range,
+    default_predictor,
+    range_of,
+    usual,
+)
 from collage.prediction._training import correction, name_of, timings_of, train
 
 __all__ = [
@@ -26,4 +35,5 @@ __all__ = [
     "range_of",
     "timings_of",
     "train",
+    "usual",
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 
@@ -14,7 +15,7 @@ from collage.prediction._features import Rates, class_of, columns, parts_s
 from collage.prediction._trees import Tree
 from collage.system.codec import Count, Positive, Share, from_json
 
-__all__ = ["PREDICTOR", "Forecast", "Held", "Predictor", "Range", "default_predictor", "gain_bound", "range_of"]
+__all__ = ["PREDICTOR", "Forecast", "Held", "Predictor", "Range", "default_predictor", "range_of", "usual"]
 
 # Of ten models, one may be below a range, and one above it.
 _OUTSIDE = 0.1
@@ -39,19 +40,19 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A compiled model beside its prediction by a predictor that learned nothing from it: pairs of predicted and true figures.
+    """The outcome of a compiled model.
 
     Attributes:
         model: Its path.
-        singles_s: Seconds on each target alone.
+        singles_s: Seconds on each target alone: predicted by a predictor that learned nothing from this model, and true.
         gain: The gain over the fastest of them.
         wall_s: Seconds of the compilation; None if a budget ended it.
     """
 
     model: str
     singles_s: Mapping[str, tuple[Positive, Positive]]
-    gain: tuple[Positive, Positive]
-    wall_s: tuple[Positive, Positive] | None
+    gain: Positive
+    wall_s: Positive | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class Forecast:
 
     Attributes:
         singles_s: Seconds on each target alone that is known and takes the model.
-        gain: The gain over the fastest of them.
-        wall_s: Seconds of a compilation of which no timing is known.
+        gain: The gain over the fastest of them, as of all models that were learned from.
+        wall_s: Seconds of a compilation of which no timing is known, as of all models that were learned from.
         unlike: The respects in which the model or the machine is unlike the training data.
     """
 
@@ -83,10 +84,7 @@ class Predictor:
         largest_s: The longest of these timings.
         coefficients: For each target the factors on the parts of a time, see ``amounts``.
         trees: Each corrects the logarithm of the sum of the parts.
-        gain_fit: Logarithm of the gain: a constant, and the factor on ``gain_bound``.
-        wall_fit: Logarithm of the seconds of a compilation: a constant, and the factors on logarithms of the number of
-            operators and of the time of the fastest target.
-        held: All compiled models, each predicted without it.
+        held: The outcomes of all compiled models.
     """
 
     command: str
@@ -96,8 +94,6 @@ class Predictor:
     largest_s: Share
     coefficients: Mapping[str, Mapping[str, Share]]
     trees: tuple[Tree, ...]
-    gain_fit: tuple[float, float]
-    wall_fit: tuple[float, float, float]
     held: tuple[Held, ...]
 
     def __post_init__(self) -> None:
@@ -142,29 +138,17 @@ class Predictor:
                 by_class[title] = {part: seconds * factors.get(name, 1.0) for part, seconds in parts.items()}
         single_pairs = [pair for held in self.held for pair in held.singles_s.values()]
         singles = {title: range_of(sum(parts.values()), single_pairs) for title, parts in by_class.items()}
-        gain = wall = None
-        if by_class:
-            gain = range_of(self.gain(gain_bound(by_class.values())), [held.gain for held in self.held])
-            best_s = min(each.expected for each in singles.values())
-            pairs = [held.wall_s for held in self.held if held.wall_s is not None]
-            wall = range_of(self.wall_s(work, best_s), pairs) if pairs else None
+        # No feature of a model predicted these better than their median over the other models did.
+        gain = usual([held.gain for held in self.held]) if by_class else None
+        wall = usual([held.wall_s for held in self.held if held.wall_s is not None]) if by_class else None
         return Forecast(singles, gain, wall, tuple(self._unlike(work, rates, singles)))
-
-    def gain(self, bound: float) -> float:
-        """Return the expected gain by ``gain_bound``."""
-        return math.exp(self.gain_fit[0] + self.gain_fit[1] * math.log(bound))
-
-    def wall_s(self, work: WorkByOperator, best_s: float) -> float:
-        """Return the expected seconds of a compilation."""
-        constant, by_count, by_time = self.wall_fit
-        return math.exp(constant + by_count * math.log1p(count_of(work)) + by_time * math.log(best_s))
 
     def score(self) -> tuple[int, int]:
         """Return the number of held models whose gain was in the range that the others give, and the number of them."""
         inside = 0
         for held in self.held:
-            others = [other.gain for other in self.held if other is not held]
-            inside += held.gain[1] in range_of(held.gain[0], others)
+            expected = usual([other.gain for other in self.held if other is not held])
+            inside += expected is not None and held.gain in expected
         return inside, len(self.held)
 
     def _unlike(self, work: WorkByOperator, rates: Rates, singles: Mapping[str, Range]) -> list[str]:
@@ -190,21 +174,12 @@ def default_predictor() -> Predictor:
     return from_json(Predictor, json.loads(text))
 
 
-def count_of(work: WorkByOperator) -> int:
-    """Return the number of operators that do work."""
-    return sum(each.count for each in work.operators.values())
-
-
-def gain_bound(by_class: Iterable[Mapping[str, float]]) -> float:
-    """Return the gain of a plan that gives each class of operators to the fastest target, at no cost of handing over.
-
-    Args:
-        by_class: The seconds of the whole model on each target, by class.
-    """
-    every = list(by_class)
-    classes = {name for parts in every for name in parts}
-    mixed_s = sum(min(parts.get(name, 0.0) for parts in every) for name in classes)
-    return max(1.0, min(sum(parts.values()) for parts in every) / mixed_s) if mixed_s > 0 else 1.0
+def usual(outcomes: Sequence[float]) -> Range | None:
+    """Return the median of some outcomes with the range of most of them; None if there are none."""
+    if not outcomes:
+        return None
+    middle = statistics.median(outcomes)
+    return range_of(middle, [(middle, each) for each in outcomes])
 
 
 def range_of(expected: float, pairs: Sequence[tuple[float, float]]) -> Range:

@@ -20,7 +20,7 @@ from collage.measure.operator_work import WORK, WorkByOperator
 from collage.measure.roofline import known_rates
 from collage.prediction._compilation import COMPILATION, Compilation
 from collage.prediction._features import CLASSES, Rates, amounts, parts_s
-from collage.prediction._predictor import Held, Predictor, count_of, gain_bound
+from collage.prediction._predictor import Held, Predictor
 from collage.prediction._trees import Tree
 from collage.target import Target
 
@@ -40,8 +40,6 @@ _TREES: Mapping[str, Any] = {
     "loss": "huber",
     "random_state": 0,
 }
-_SHRINK = 0.5
-"""Weight of "no influence" for the influences on gains and on times of compilations, in standard deviations."""
 _FEW = 4.0
 """Timings of a machine with which its correction counts half."""
 
@@ -118,23 +116,13 @@ def train(database: Database, command: str) -> Predictor:
             f"{database.url} knows the compilations of {len({each.source for each in compiled})} models; "
             f"{_LEAST_MODELS} are the fewest to learn from"
         )
-    held: list[tuple[Held, Held]] = []
+    held: list[Held] = []
     for source in dict.fromkeys(each.source for each in compiled):
-        others = [each for each in compiled if each.source != source]
-        predictor = _fit([t for t in timings if t.work.model != source], others, command)
-        usual = _usual(others)
-        held += [pair for each in compiled if each.source == source and (pair := _held(predictor, each, usual))]
-    predictor, usual = _fit(timings, compiled, command), _usual(compiled)
-    # A figure is predicted from the model only if that predicts models that were left out better than a usual figure does.
-    if _error([each.gain for each, _ in held]) >= _error([each.gain for _, each in held]):
-        predictor = replace(predictor, gain_fit=(math.log(usual.gain[0]), 0.0))
-        held = [(replace(each, gain=flat.gain), flat) for each, flat in held]
-    if usual.wall_s and _error([each.wall_s for each, _ in held]) >= _error([flat.wall_s for _, flat in held]):
-        predictor = replace(predictor, wall_fit=(math.log(usual.wall_s[0]), 0.0, 0.0))
-        held = [(replace(each, wall_s=flat.wall_s), flat) for each, flat in held]
+        predictor = _fit([timing for timing in timings if timing.work.model != source], command)
+        held += [_held(predictor, each) for each in compiled if each.source == source]
     every = {timing.machine: _rates(database, timing.machine) for timing in timings}
     machines = tuple(rates for _, rates in sorted(every.items()) if rates is not None)
-    return replace(predictor, machines=machines, held=tuple(each for each, _ in held))
+    return replace(_fit(timings, command), machines=machines, held=tuple(each for each in held if each.singles_s))
 
 
 def correction(predictor: Predictor, timings: Iterable[Timing]) -> dict[str, float]:
@@ -155,7 +143,7 @@ def _rates(database: Database, machine: str) -> Rates | None:
     return None if known is None else Rates(*known)
 
 
-def _fit(timings: Sequence[Timing], compiled: Sequence[_Compiled], command: str) -> Predictor:
+def _fit(timings: Sequence[Timing], command: str) -> Predictor:
     targets = sorted({timing.target for timing in timings})
     of_target = {name: [t for t in timings if t.target == name] for name in targets}
     of_target = {name: each for name, each in of_target.items() if len(each) >= _LEAST_TIMINGS}
@@ -169,22 +157,9 @@ def _fit(timings: Sequence[Timing], compiled: Sequence[_Compiled], command: str)
         max((timing.seconds for timing in learned), default=0.0),
         {name: _coefficients(each, common) for name, each in of_target.items()},
         (),
-        (0.0, 0.0),
-        (0.0, 0.0, 0.0),
         (),
     )
-    predictor = replace(predictor, trees=_trees(predictor, learned))
-    rows = [(each.found, by_class) for each in compiled if (by_class := _by_class(predictor, each))]
-    gains = [math.log(each.gain[0]) for each, _ in rows]
-    bounds = [[math.log(gain_bound(by_class.values()))] for _, by_class in rows]
-    timed = [(each, by_class) for each, by_class in rows if each.is_whole]
-    sizes = [
-        [math.log1p(count_of(each.work)), math.log(min(sum(parts.values()) for parts in by_class.values()))]
-        for each, by_class in timed
-    ]
-    constant, slope = _line(bounds, gains, 1)
-    first, by_count, by_time = _line(sizes, [math.log(each.wall_s) for each, _ in timed], 2)
-    return replace(predictor, gain_fit=(constant, slope), wall_fit=(first, by_count, by_time))
+    return replace(predictor, trees=_trees(predictor, learned))
 
 
 def _coefficients(timings: Sequence[Timing], common: Mapping[str, float]) -> dict[str, float]:
@@ -231,54 +206,16 @@ def _trees(predictor: Predictor, timings: Sequence[Timing]) -> tuple[Tree, ...]:
     return tuple(trees)
 
 
-def _by_class(predictor: Predictor, compiled: _Compiled) -> dict[str, dict[str, float]]:
-    found = {}
-    for target in compiled.found.singles_s:
+def _held(predictor: Predictor, compiled: _Compiled) -> Held:
+    """Return the outcome of a model, with the times on each target alone that a predictor says."""
+    found, singles = compiled.found, {}
+    for target, true_s in found.singles_s.items():
         name, threads = name_of(target, 0, int(compiled.rates.threads))
-        if name in predictor.coefficients:
-            found[target] = predictor.class_s(compiled.found.work, name, with_threads(compiled.rates, threads))
-    return {target: parts for target, parts in found.items() if parts}
-
-
-def _held(predictor: Predictor, compiled: _Compiled, usual: Held) -> tuple[Held, Held] | None:
-    """Return a model beside what a predictor and what the usual figures of others say of it."""
-    by_class, found = _by_class(predictor, compiled), compiled.found
-    if not by_class:
-        return None
-    singles = {target: (sum(parts.values()), found.singles_s[target]) for target, parts in by_class.items()}
-    best_s = min(predicted for predicted, _ in singles.values())
-    gain, wall_s = predictor.gain(gain_bound(by_class.values())), predictor.wall_s(found.work, best_s)
-    flat_s = usual.wall_s if found.is_whole else None
-    return (
-        Held(found.model, singles, (gain, found.gain[0]), (wall_s, found.wall_s) if flat_s else None),
-        Held(found.model, singles, (usual.gain[0], found.gain[0]), (flat_s[0], found.wall_s) if flat_s else None),
-    )
-
-
-def _usual(compiled: Sequence[_Compiled]) -> Held:
-    """Return the median figures of compilations."""
-    gain = statistics.median(each.found.gain[0] for each in compiled)
-    walls = [each.found.wall_s for each in compiled if each.found.is_whole]
-    wall_s = statistics.median(walls) if walls else None
-    return Held("", {}, (gain, gain), None if wall_s is None else (wall_s, wall_s))
-
-
-def _error(pairs: Iterable[tuple[float, float] | None]) -> float:
-    """Return the mean error of predictions, as a logarithm."""
-    errors = [abs(math.log(pair[1] / pair[0])) for pair in pairs if pair is not None]
-    return statistics.fmean(errors) if errors else math.inf
-
-
-def _line(rows: Sequence[Sequence[float]], values: Sequence[float], count: int) -> list[float]:
-    """Return a constant and the influences of some figures, drawn towards none."""
-    if not rows:
-        return [0.0] * (count + 1)
-    x, y = np.array(rows, float), np.array(values, float)
-    middle, scale = x.mean(axis=0), x.std(axis=0)
-    scale[scale == 0] = 1.0
-    z = (x - middle) / scale
-    slopes = np.linalg.solve(z.T @ z + _SHRINK * np.eye(count), z.T @ (y - y.mean())) / scale
-    return [float(f"{value:.6g}") for value in (y.mean() - slopes @ middle, *slopes)]
+        if name in predictor.coefficients and (
+            parts := predictor.class_s(found.work, name, with_threads(compiled.rates, threads))
+        ):
+            singles[target] = sum(parts.values()), true_s
+    return Held(found.model, singles, found.gain[0], found.wall_s if found.is_whole else None)
 
 
 @dataclass(frozen=True, slots=True)
