@@ -41,6 +41,6 @@ def additive_error(finals: FinalComparison, predicted_s: Callable[[Plan], float 
 def _slowness(finals: FinalComparison, plan: Plan, predicted_s: Callable[[Plan], float | None]) -> float | None:
     """Return how many times as long as predicted a plan took in the comparison."""
     standing, predicted = finals.standings.get(plan.name), predicted_s(plan)
-    if standing is None or standing.time is None or not predicted:
+    if standing is None or standing.paired_s is None or not predicted:
         return None
-    return (standing.paired_s or standing.time.median_s) / predicted
+    return standing.paired_s / predicted

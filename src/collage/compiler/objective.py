@@ -57,6 +57,8 @@ __all__ = ["choose_finals", "stream_counts", "with_final_size"]
 
 _OWN_QUANTITY = {"throughput": "throughput", "memory": "rss", "size": "size"}
 _LATENCIES = ("p50", "p90", "p95", "p99", "throughput")
+_SERVED_S = 0.12
+"""Seconds of a turn in which all streams are busy: many runs begin and end in it."""
 _ALIKE = {"memory": 1.02, "size": 1.0}
 """Figures within this ratio of the least are alike, and the plan that comes first, the faster one, is taken."""
 _MOST_RACED = 6
@@ -235,7 +237,8 @@ def _chosen(
         raced, slow = _promising(problem, session, fit)
         entries = [_at_once(problem, session, variant) for variant in raced]
         baseline = _baseline_at_once(baseline)
-        finals = compared(problem, session, plans, recipes, entries, baseline, figure=THROUGHPUT)
+        longer = replace(plan, block_s=max(plan.block_s, _SERVED_S))
+        finals = compared(problem, session, plans, recipes, entries, baseline, plan=longer, figure=THROUGHPUT)
         return replace(finals, standings={**slow, **finals.standings})
     least = min(_figure(variant, objective) for variant in fit)
     alike = [variant for variant in fit if _figure(variant, objective) <= _ALIKE[objective] * least]

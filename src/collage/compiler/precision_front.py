@@ -63,8 +63,8 @@ def find_front(lab: Lab, finals: FinalComparison, search_again: Callable[[], Seq
     found = []
     for plan, (_, error) in zip(named, raced, strict=True):
         standing = races.standings.get(plan.name)
-        if standing is not None and standing.status is Status.OK and standing.time is not None:
-            found.append((plan, error, standing.time.median_s))
+        if standing is not None and standing.status is Status.OK and standing.paired_s is not None:
+            found.append((plan, error, standing.paired_s))
     return points(budgets, found)
 
 

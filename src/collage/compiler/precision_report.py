@@ -155,13 +155,13 @@ def _not_in_int8(products: Sequence[tuple[ir.Node, str, str]]) -> list[dict[str,
 def _speedup_over_float(finals: FinalComparison) -> float | None:
     """Return how many times as fast as the best target of the model's own precision the winner is, in one comparison."""
     times = [
-        standing.time.median_s
+        standing.paired_s
         for plan in finals.plans
         if plan.single is not None
         and not plan.single.is_reduced
         and (standing := finals.standings.get(plan.name)) is not None
         and standing.status is Status.OK
-        and standing.time is not None
+        and standing.paired_s is not None
     ]
     return min(times) / finals.time.median_s if times and finals.time is not None else None
 

@@ -48,12 +48,14 @@ class Block:
         warm_up: Runs before them.
         seconds: Seconds that they are expected to take.
         timeout_s: Seconds that the turn may take.
+        number: Number of the round.
     """
 
     runs: int
     warm_up: int
     seconds: float
     timeout_s: float
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class Figure:
 
 
 def _latency(worker: Worker, block: Block) -> Turn:
-    samples = worker.call("run", block.timeout_s, runs=block.runs, warm_up=block.warm_up)
+    samples = worker.call("run", block.timeout_s, runs=block.runs, warm_up=block.warm_up, number=block.number)
     return Turn(statistics.median(samples), samples)
 
 
@@ -115,7 +117,8 @@ class FinalistResult:
         excused: Share of elements that only the noise makes right, by output.
         drops_nan: A sentence on NaN among the inputs that goes lost; None if none does.
         paired_s: Latency as compared with the returned finalist, turn by turn: free of the machine's drift.
-        ratio: Time over the returned finalist's, paired by rounds, with its interval.
+        ratio: Time over the returned finalist's, paired by rounds, with its interval: of the reporting phase, or of the
+            choosing phase if it had no part in that one.
         rounds_s: Median latency of each round of the reporting phase.
         slower: Ratios to the best in two samples that lay apart in time, if it was left out for these.
         precision: The type that it computes in, if it states one.

@@ -43,12 +43,14 @@ class ComparisonPlan:
 
     Attributes:
         rounds: Rounds of the choosing phase before the first look at its result.
+        deciding_rounds: Rounds of the choosing phase before what is within doubt is decided.
         most_rounds: Rounds of the choosing phase if nothing is decided before.
         reporting_rounds: Rounds of the reporting phase; as many as the choosing phase took, if those were more.
         phase_s: Seconds after which a phase goes on only until it has had ``rounds``.
         legs: Number of parts of the reporting phase, each in new processes.
-        is_brief: True if the reporting phase has the chosen candidate, the best single and the baseline alone.
-        block_s: Seconds that one finalist runs before it is the next one's turn.
+        is_brief: True if the reporting phase leaves out what was slower beyond doubt, but for the fastest single.
+        block_s: Seconds that one finalist runs before it is the next one's turn. Of two processes of one artefact, 15 rounds
+            of 0.03 s told a difference of 1.4 % on three models, 7 rounds of 0.12 s one of 3 %, in more time.
         abandon_ratio: A finalist at least this many times as slow as the best one, in two samples, is left out.
         timeout_s: Seconds that loading, checking or one block may take.
         one_at_a_time: True if a process lives only during its turn, for models too large to keep several in memory.
@@ -57,12 +59,13 @@ class ComparisonPlan:
     """
 
     rounds: int = 7
+    deciding_rounds: int = 15
     most_rounds: int = 31
     reporting_rounds: int = 15
     phase_s: float = 60.0
     legs: int = 1
     is_brief: bool = False
-    block_s: float = 0.12
+    block_s: float = 0.03
     abandon_ratio: float = 1.5
     timeout_s: float = 300.0
     one_at_a_time: bool = False
@@ -78,8 +81,8 @@ class ComparisonPlan:
     def of_model(cls, weight_bytes: int, free_bytes: int = 0) -> ComparisonPlan:
         """Return the plan for a model, from the bytes of its weights (each finalist has copies) and the available memory."""
         if weight_bytes < max(_LARGE_BYTES, free_bytes // _COPIES):
-            return cls()
-        return cls(most_rounds=7, reporting_rounds=7, block_s=0.5, one_at_a_time=True)
+            return cls(is_brief=True)
+        return cls(deciding_rounds=7, most_rounds=7, reporting_rounds=7, is_brief=True, block_s=0.5, one_at_a_time=True)
 
 
 @dataclass(slots=True)
@@ -251,7 +254,7 @@ class Track:
 
     def _turn(self, runner: Runner, phase: Phase, number: int, block_s: float) -> None:
         def run() -> None:
-            turn = self.measure(runner, *self._block(runner, block_s))
+            turn = self.measure(runner, *self._block(runner, block_s), number)
             getattr(runner, phase)[number] = turn.figure
             if phase == "reporting":
                 runner.samples += turn.samples
@@ -260,9 +263,9 @@ class Track:
         _guard(runner, run)
         self._leave(runner)
 
-    def measure(self, runner: Runner, runs: int, warm_up: int, seconds: float) -> Turn:
+    def measure(self, runner: Runner, runs: int, warm_up: int, seconds: float, number: int = 0) -> Turn:
         """Let one run for a moment, and note its shortest run."""
-        turn = self._figure.measure(runner.worker, Block(runs, warm_up, seconds, self.plan.timeout_s))
+        turn = self._figure.measure(runner.worker, Block(runs, warm_up, seconds, self.plan.timeout_s, number))
         runner.least_s = min(runner.least_s, *turn.samples)
         return turn
 
