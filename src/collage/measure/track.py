@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,8 @@ _SLOW_S = 1.0
 _TRIES = 3
 # A turn of the fastest models would otherwise be tens of thousands of samples.
 _MOST_RUNS = 2000
+# Processes that start at a time. Most of a start is the import of packages, on one processor.
+_STARTS = 2
 LEGS = 3
 """Processes of each contestant, one after the other: the interval shows how much depends on the place of a process in memory."""
 Phase = Literal["sample", "again", "choosing", "reporting"]
@@ -169,21 +172,37 @@ class Track:
         """
         loaded: list[Runner] = []
         first_single = next((runner for runner in self.runners if runner.finalist.incumbent), None)
-        for number, runner in enumerate(self.runners, 1):
-            is_needed = runner is first_single or not runner.finalist.is_candidate
-            if not is_needed and self._is_too_late(loaded):
-                self._say(f"the time budget leaves no time to compare {runner.finalist.name}")
-                continue
-            loaded.append(runner)
-            self._say(f"finalist {number} of {len(self.runners)}: {runner.finalist.name}")
-            began = time.monotonic()
-            with build_lock():
-                _guard(runner, partial(self._first, runner))
-            runner.load_s = time.monotonic() - began
-            self._leave(runner)
+        ahead = 0 if self.plan.one_at_a_time else _STARTS
+        with ThreadPoolExecutor(_STARTS) as threads:
+            started = list[Future[None]]()
+            for number, runner in enumerate(self.runners, 1):
+                is_needed = runner is first_single or not runner.finalist.is_candidate
+                if not is_needed and self._is_too_late(loaded):
+                    self._say(f"the time budget leaves no time to compare {runner.finalist.name}")
+                    continue
+                loaded.append(runner)
+                self._say(f"finalist {number} of {len(self.runners)}: {runner.finalist.name}")
+                if ahead:
+                    coming = self.runners[len(started) : number + ahead]
+                    started += [threads.submit(self._start, each) for each in coming]
+                    started[number - 1].result()
+                began = time.monotonic()
+                with build_lock():
+                    _guard(runner, partial(self._first, runner))
+                runner.load_s += time.monotonic() - began
+                self._leave(runner)
         return loaded
 
+    def _start(self, runner: Runner) -> None:
+        """Start a runner's process, which loads its kernels."""
+        with build_lock():
+            began = time.monotonic()
+            _guard(runner, runner.worker.start)
+        runner.load_s = time.monotonic() - began
+
     def _first(self, runner: Runner) -> None:
+        if runner.status is not Status.OK:
+            return
         _check(runner, self._tolerance, self.plan, self._arbiter)
         if runner.status is Status.OK:
             self.measure(runner, 1, 0, 0.0)
@@ -211,8 +230,13 @@ class Track:
 
     def start_afresh(self, runners: Sequence[Runner]) -> None:
         """Give each runner a new process, unless it has one for each turn."""
-        for runner in runners if not self.plan.one_at_a_time else ():
+        if self.plan.one_at_a_time:
+            return
+        for runner in runners:
             runner.worker.kill()
+        with ThreadPoolExecutor(_STARTS) as threads:
+            list(threads.map(self._start, runners))
+        for runner in alive_of(runners):
             with build_lock():
                 _guard(runner, partial(self.measure, runner, 1, 1, 0.0))
 

@@ -123,6 +123,17 @@ class Worker:
         with self._in_use:
             return self._call(method, timeout_s, params)
 
+    def start(self) -> None:
+        """Start the process, unless there is one: the next call need not wait for it.
+
+        Raises:
+            Unsupported: The service says so.
+            WorkerDied: The process did not come up.
+        """
+        with self._in_use:
+            if not self.alive:
+                self._start()
+
     def _call(self, method: str, timeout_s: float, params: dict[str, Any]) -> Any:
         try:
             if not self.alive:

@@ -46,6 +46,9 @@ class Track:
         drift = self.random.lognormvariate(0.0, self.arguments.get("noise", 0.02))
         return [seconds * drift * self.random.lognormvariate(0.0, 0.01) for _ in range(params["runs"])]
 
+    def start(self) -> None:
+        pass
+
     def kill(self) -> None:
         self.processes += 1
 
