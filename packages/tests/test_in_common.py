@@ -24,14 +24,24 @@ from collage.toolchains.sdk import import_probe
 from collage.transform import InferType
 
 PACKAGES = sorted(path.parent for path in Path(__file__).parents[1].glob("*/pyproject.toml"))
-PUBLIC = ("collage", "collage.graph", "collage.pattern", "collage.system.forks", "collage.target", "collage.toolchains")
+PUBLIC = (
+    "collage",
+    "collage.graph",
+    "collage.pattern",
+    "collage.system.forks",
+    "collage.target",
+    "collage.toolchains",
+    "collage.transform",
+)
 """Modules of Collage that packages may use, and those below ``collage.toolchains.sdk`` and ``collage.pattern``."""
 EXTENDED = {
     "collage-cuda": ("collage.toolchains.onnxruntime.toolchain", "collage.toolchains.tvm."),
     "collage-extern": ("collage.toolchains.tvm.",),
 }
 """Packages that extend or drive a toolchain of Collage's own, and its modules."""
-NAMES = ("extern", "inductor", "iree", "onednn")
+NAMES = ("extern", "inductor", "iree", "ncnn", "onednn")
+GENERAL = ("extern", "inductor", "iree", "onednn")
+"""Those that take sequences and not images only."""
 
 
 def _slow_where_it_is(names: Iterable[str]) -> list[Any]:
@@ -84,7 +94,7 @@ def test_an_answer_to_attributes_of_any_type(name: str) -> None:
             assert answer.ok is (answer.reason is None)
 
 
-@pytest.mark.parametrize("name", _slow_where_it_is(NAMES))
+@pytest.mark.parametrize("name", _slow_where_it_is(GENERAL))
 @pytest.mark.parametrize("model", [ENCODER, NORMALISED], ids=["encoder", "normalised"])
 def test_contributed_operators_are_right(model: onnx.ModelProto, name: str) -> None:
     usable(name)
@@ -93,7 +103,7 @@ def test_contributed_operators_are_right(model: onnx.ModelProto, name: str) -> N
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", GENERAL)
 def test_contributed_operators_are_taken_one_by_one(name: str) -> None:
     toolchain = usable(name)
     target = Target.parse(toolchain.targets[0])

@@ -21,6 +21,7 @@ IS_PUBLISHED = False
 _FOLDERS = {
     "torch": ("./packages/collage-torch", "./packages/collage-extern"),
     "iree": ("./packages/collage-iree",),
+    "ncnn": ("./packages/collage-ncnn",),
     "cuda": ("./packages/collage-torch", "./packages/collage-cuda"),
 }
 

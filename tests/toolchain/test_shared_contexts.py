@@ -45,7 +45,7 @@ def test_contexts_of_one_thread_load_once(name: str, tmp_path: Path) -> None:
     assert len(shared) == 1
 
 
-@pytest.mark.parametrize("name", [*SHARING, "ncnn", pytest.param("llvm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [*SHARING, pytest.param("llvm", marks=pytest.mark.slow)])
 def test_runs_at_once_do_not_meet(name: str) -> None:
     if not registry().for_target(registry().parse_target(name)).availability().available:
         pytest.skip(f"{name} is not here")

@@ -68,7 +68,7 @@ def test_every_extra_that_an_extra_names_exists() -> None:
         for name, lines in extras.items()
     }
     assert {word for words in named.values() for word in words} <= set(extras)
-    assert set(named["cpu"]) == {"onnxruntime", "openvino", "tvm", "ncnn"}
+    assert set(named["cpu"]) == {"onnxruntime", "openvino", "tvm"}
     reached = {"all", "docs", *named["all"], *named["cpu"]}
     assert reached == set(extras) - {"cuda"}  # It is there in place of another one.
 

@@ -166,19 +166,18 @@ class _Race:
         return _result(loaded, chosen, first, shares)
 
     def _qualify(self, runners: Sequence[Runner]) -> tuple[list[Runner], list[Runner]]:
-        """Take the first sample.
+        """Take the first sample of all candidates. The others are never left out.
 
         Returns:
             The runners that go on, and those that are so slow that a second sample decides. The fastest one goes on in any
             case, and the fastest single toolchain, in the model's own precision too.
         """
-        track = self._sample(runners)
-        candidates = [runner for runner in track if runner.finalist.is_candidate]
+        candidates = self._sample([runner for runner in runners if runner.finalist.is_candidate])
         singles = [runner for runner in candidates if runner.finalist.incumbent]
         own = [runner for runner in singles if not runner.finalist.is_reduced]
         needed = [min(group, key=_median_s) for group in (candidates, singles, own) if group]
         slow = self._far_from(needed[0], [runner for runner in candidates if runner not in needed]) if needed else []
-        return [runner for runner in track if runner not in slow], slow
+        return [runner for runner in alive_of(runners) if runner not in slow], slow
 
     def _sample(self, runners: Sequence[Runner]) -> list[Runner]:
         """Run all in turns for up to a second, if any takes so long that it may be left out; return those that are alive."""

@@ -6,7 +6,7 @@ No toolchain's name occurs outside this room. Third parties add theirs through t
 
 from typing import TYPE_CHECKING
 
-from collage._errors import CollageError, CompileError, PassError, TargetError, Unsupported, UsageError
+from collage._errors import CollageError, CompileError, PassError, TargetError, ToolchainError, Unsupported, UsageError
 from collage.toolchains._base import ToolchainBase, availability_for, loading_availability_for
 from collage.toolchains._contract import (
     IN_FLOATS,
@@ -80,6 +80,7 @@ __all__ = [
     "TargetError",
     "Toolchain",
     "ToolchainBase",
+    "ToolchainError",
     "Tuner",
     "TuningSession",
     "UnoptimisedModel",

@@ -22,6 +22,7 @@ __all__ = ["GROUP", "Registry", "option_values", "registry"]
 # A toolchain of these that is not installed is named in messages by the extra that installs it.
 _EXTRAS = {
     "iree": "iree",
+    "ncnn": "ncnn",
     **dict.fromkeys(("extern", "inductor", "onednn"), "torch"),
     **dict.fromkeys(("cublas", "cudnn", "cutlass", "extern-cuda", "tensorrt"), "cuda"),
 }

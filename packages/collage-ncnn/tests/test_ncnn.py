@@ -19,7 +19,7 @@ from collage.testing import ToolchainTestCase
 from collage.testing._toolchain_kernels import SYMBOLIC, kernel
 from collage.testing.onnx_suite import cases, difference, same
 from collage.toolchains import LoadOptions
-from collage.toolchains.ncnn.toolchain import NcnnToolchain
+from collage_ncnn.toolchain import NcnnToolchain
 
 pytest.importorskip("ncnn")
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from collage.toolchains.ncnn.layers import Blob, Parameter
-from collage.toolchains.ncnn.operator import Lowering, Operator
+from collage_ncnn.layers import Blob, Parameter
+from collage_ncnn.operator import Lowering, Operator
 
 __all__ = ["LOWERINGS", "window_pads"]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collage._errors import Unsupported
-from collage.toolchains.ncnn.layers import Blob, Network, Parameter
+from collage.toolchains import Unsupported
 from collage.toolchains.sdk.model_files import elem_type
+from collage_ncnn.layers import Blob, Network, Parameter
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from collage.toolchains._contract import Tensor
+    from collage.toolchains import Tensor
 
 __all__ = ["Lowering", "Operator", "shape_in_ncnn", "shape_of"]
 

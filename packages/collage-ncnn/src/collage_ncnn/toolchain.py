@@ -16,23 +16,37 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collage._errors import CompileError, ToolchainError, Unsupported
-from collage.toolchains._base import ToolchainBase
-from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions, OptionValues, Support
-from collage.toolchains.ncnn.layers import param_text, weight_bytes
-from collage.toolchains.ncnn.lowering import lowered, refuse_node
-from collage.toolchains.ncnn.operator import shape_of
-from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command
+from collage.toolchains import (
+    NOT_INSTALLED,
+    Availability,
+    Compiled,
+    CompileError,
+    HelperThreads,
+    Layout,
+    LoadOptions,
+    OptionValues,
+    Support,
+    ToolchainBase,
+    ToolchainError,
+    Unsupported,
+    check_options,
+    kernel_name,
+    load_threads,
+    started_meanwhile,
+)
+from collage.toolchains.sdk.import_probe import import_failure, install_command
 from collage.toolchains.sdk.in_place import InPlaceKernelBase
-from collage.toolchains.sdk.model_files import check_options, kernel_name, load_threads, one_line, usable_cores
+from collage.toolchains.sdk.model_files import one_line, usable_cores
 from collage.toolchains.sdk.openmp import quiet_threads
-from collage.toolchains.sdk.thread_affinity import HelperThreads, started_meanwhile
+from collage_ncnn.layers import param_text, weight_bytes
+from collage_ncnn.lowering import lowered, refuse_node
+from collage_ncnn.operator import shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel, Tensor
+    from collage.toolchains import Kernel, Tensor
 
 __all__ = ["NcnnToolchain"]
 
@@ -52,6 +66,7 @@ class NcnnToolchain(ToolchainBase):
         "threads": "number of threads (default: one for each physical core)",
         "precision": "f32 or bf16: the type that weights and results are held in (default f32)",
     }
+    on_default_menu = False
 
     def availability(self) -> Availability:
         """Return the version, without importing ncnn in this process."""

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from collage.toolchains.ncnn.convolutions import window_pads
-from collage.toolchains.ncnn.layers import Blob, Parameter
-from collage.toolchains.ncnn.operator import Lowering, Operator
+from collage_ncnn.convolutions import window_pads
+from collage_ncnn.layers import Blob, Parameter
+from collage_ncnn.operator import Lowering, Operator
 
 __all__ = ["LOWERINGS"]
 

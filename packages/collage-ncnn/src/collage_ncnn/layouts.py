@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from collage.toolchains.ncnn.layers import Blob, Parameter
-from collage.toolchains.ncnn.operator import Lowering, Operator, shape_in_ncnn
+from collage_ncnn.layers import Blob, Parameter
+from collage_ncnn.operator import Lowering, Operator, shape_in_ncnn
 
 __all__ = ["LOWERINGS"]
 

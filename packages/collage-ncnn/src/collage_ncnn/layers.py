@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collage._errors import Unsupported
+from collage.toolchains import Unsupported
 
 if TYPE_CHECKING:
-    from collage.toolchains._contract import Tensor
+    from collage.toolchains import Tensor
 
 __all__ = ["Blob", "Layer", "Network", "fused", "param_text", "weight_bytes", "with_copies", "with_splits"]
 

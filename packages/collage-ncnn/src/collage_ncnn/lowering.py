@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collage._errors import Unsupported
-from collage.toolchains.ncnn import convolutions, elementwise, layouts, windows
-from collage.toolchains.ncnn.layers import Blob, Layer, Network, fused, with_copies, with_splits
-from collage.toolchains.ncnn.operator import Lowering, Operator, shape_in_ncnn, shape_of
+from collage.toolchains import Unsupported
 from collage.toolchains.sdk.model_files import elem_type
+from collage_ncnn import convolutions, elementwise, layouts, windows
+from collage_ncnn.layers import Blob, Layer, Network, fused, with_copies, with_splits
+from collage_ncnn.operator import Lowering, Operator, shape_in_ncnn, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
