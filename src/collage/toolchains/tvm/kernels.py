@@ -68,6 +68,8 @@ class MachineKernel:
     """
 
     reuses_outputs = False
+    # Outputs that TVM does not allocate in each call are known, and copied: see ``noting_lent_outputs``.
+    allocates_outputs = True
 
     def __init__(self, folder: Path, compiled: Compiled, threads: int, exclusive: bool) -> None:
         self._count = threads
