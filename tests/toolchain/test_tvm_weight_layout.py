@@ -116,3 +116,67 @@ def test_tiles_of_the_first_choice_divide_what_weights_are_packed_by(rows: int) 
         packed = divisor(columns, TILE_COLUMNS)
         assert packed is not None and packed % _tile(columns, rows, 0)[0] == 0
     assert _tile(256, rows, 0)[:2] == ((32, 7) if rows % 7 == 0 else _tile(64, rows, 0)[:2])
+
+
+def turned(dtype: str, *, is_output: bool = False) -> Any:
+    """The main function of a module that permutes and reshapes a constant, after the pass that turns constants."""
+    from tvm import relax
+
+    from collage.toolchains.tvm.weight_layout import turn_weights
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((3, 2), dtype))
+    weight = relax.const(np.arange(6).reshape(2, 3).astype("float32"), dtype)
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            across = builder.emit(relax.op.permute_dims(weight))
+            flat = builder.emit(relax.op.reshape(across, (6,)))
+            back = builder.emit(relax.op.reshape(flat, (3, 2)))
+            made = builder.emit_output(relax.op.permute_dims(weight) if is_output else relax.op.add(x, back))
+        builder.emit_func_output(made)
+    return turn_weights()(builder.get())["main"]
+
+
+def calls_of(function: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def note(call: Any) -> None:
+        if isinstance(call, tvm.relax.Call):
+            found.append(call)
+
+    tvm.relax.analysis.post_order_visit(function, note)
+    return found
+
+
+def test_constants_are_turned_without_compiling_a_function() -> None:
+    (call,) = calls_of(turned("float32"))
+    assert call.op.name == "relax.add"
+    np.testing.assert_array_equal(call.args[1].value.numpy(), np.arange(6, dtype=np.float32).reshape(2, 3).T)
+
+
+def test_what_numpy_does_not_know_and_what_leaves_the_function_stays() -> None:
+    assert "relax.permute_dims" in {call.op.name for call in calls_of(turned("bfloat16"))}
+    assert "relax.permute_dims" in {call.op.name for call in calls_of(turned("float32", is_output=True))}
+
+
+WEIGHT = "<float[2, 3] w = {0, 1, 2, 3, 4, 5}, int64[2] to = {3, 2}>"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{ t = Transpose (w) y = Add (x, t) }",
+        "{ a = Transpose (w) b = Transpose (a) t = Reshape (b, to) y = Add (x, t) }",
+        "{ z = Neg (x) y = Transpose (w) }",
+    ],
+)
+def test_turned_constants_are_the_same_numbers(body: str, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 21]> kernel (float[3, 2] x) => (float[3, 2] y) {WEIGHT} {body}'
+    )
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    toolchain = TvmToolchain()
+    compiled = compile_for(toolchain, ir.from_proto(onnx.shape_inference.infer_shapes(model)), TARGET, tmp_path)
+    (y,) = toolchain.load(compiled, TARGET, tmp_path, LoadOptions())([x])
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_array_equal(y, expected)

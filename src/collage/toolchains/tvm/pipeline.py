@@ -24,7 +24,7 @@ def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
     from tvm import relax
     from tvm.relax.backend import cpu_generic
 
-    from collage.toolchains.tvm.weight_layout import pack_weights
+    from collage.toolchains.tvm.weight_layout import pack_weights, turn_weights
     from collage.toolchains.tvm.winograd import use_winograd
 
     turns = [
@@ -37,6 +37,7 @@ def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
             *cpu_generic.library_dispatch_passes(target),
             *layout,
             relax.transform.DecomposeOpsForInference(),
+            turn_weights(),
             *cpu_generic.legalize_passes(target),
             *([use_winograd(target)] if winograd else []),
             pack_weights(),
