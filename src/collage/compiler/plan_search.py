@@ -145,7 +145,9 @@ class _PlanSearch:
         """
         problem, costs = self._lab.problem, self._lab.costs
         predicted = predicted_s(problem, costs, plan) if problem.options.time_decides else None
-        return predicted is not None and predicted > problem.comparison_plan.abandon_ratio * costs.best_single_s
+        known = [seconds for each in self.singles if (seconds := predicted_s(problem, costs, each)) is not None]
+        least = min(known, default=math.inf)
+        return predicted is not None and predicted > problem.comparison_plan.abandon_ratio * least
 
     def judged(self, mixes: Sequence[Plan]) -> list[Plan]:
         """Return singles, mixes and branches side by side, as far as they keep the limits on judging samples, with costs."""

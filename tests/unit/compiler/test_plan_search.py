@@ -10,6 +10,7 @@ import pytest
 from collage.compiler import plan_search
 from collage.measure.track import ComparisonPlan
 from collage.options import CompileOptions
+from collage.plan import Plan
 
 
 @pytest.mark.parametrize(
@@ -20,16 +21,17 @@ from collage.options import CompileOptions
         ("throughput", 1.0, 1.51, True),
         ("memory", 1.0, 1.51, False),
         ("latency", 1.0, None, False),
-        ("latency", float("inf"), 9.0, False),
+        ("latency", None, 9.0, False),
     ],
 )
 def test_what_the_race_would_leave_out_is_not_built(
-    monkeypatch: pytest.MonkeyPatch, objective: Any, best_s: float, predicted_s: float | None, hopeless: bool
+    monkeypatch: pytest.MonkeyPatch, objective: Any, best_s: float | None, predicted_s: float | None, hopeless: bool
 ) -> None:
     problem = SimpleNamespace(options=CompileOptions(objective=objective), comparison_plan=ComparisonPlan())
-    lab: Any = SimpleNamespace(problem=problem, costs=SimpleNamespace(best_single_s=best_s))
-    monkeypatch.setattr(plan_search, "predicted_s", lambda *_: predicted_s)
+    lab: Any = SimpleNamespace(problem=problem, costs=None)
+    single, slower, mix = (Plan(name, ()) for name in ("single", "slower", "mix"))
+    seconds = {"single": best_s, "slower": 9.0 if best_s else None, "mix": predicted_s}
+    monkeypatch.setattr(plan_search, "predicted_s", lambda _problem, _costs, plan: seconds[plan.name])
     search = plan_search._PlanSearch.__new__(plan_search._PlanSearch)
-    search._lab = lab
-    plan: Any = None
-    assert search._is_hopeless(plan) is hopeless
+    search._lab, search.singles = lab, [slower, single]
+    assert search._is_hopeless(mix) is hopeless
