@@ -145,8 +145,8 @@ class _PlanSearch:
         """
         problem, costs = self._lab.problem, self._lab.costs
         predicted = predicted_s(problem, costs, plan) if problem.options.time_decides else None
-        known = [seconds for each in self.singles if (seconds := predicted_s(problem, costs, each)) is not None]
-        least = min(known, default=math.inf)
+        alone = [predicted_s(problem, costs, each) for each in self.singles if each.single is not None]
+        least = min((seconds for seconds in alone if seconds is not None), default=math.inf)
         return predicted is not None and predicted > problem.comparison_plan.abandon_ratio * least
 
     def judged(self, mixes: Sequence[Plan]) -> list[Plan]:

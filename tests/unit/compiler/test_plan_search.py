@@ -11,6 +11,7 @@ from collage.compiler import plan_search
 from collage.measure.track import ComparisonPlan
 from collage.options import CompileOptions
 from collage.plan import Plan
+from collage.target import Target
 
 
 @pytest.mark.parametrize(
@@ -29,9 +30,11 @@ def test_what_the_race_would_leave_out_is_not_built(
 ) -> None:
     problem = SimpleNamespace(options=CompileOptions(objective=objective), comparison_plan=ComparisonPlan())
     lab: Any = SimpleNamespace(problem=problem, costs=None)
-    single, slower, mix = (Plan(name, ()) for name in ("single", "slower", "mix"))
-    seconds = {"single": best_s, "slower": 9.0 if best_s else None, "mix": predicted_s}
+    target = Target.parse("llvm")
+    single, slower = (Plan(name, (), target) for name in ("single", "slower"))
+    host, mix = (Plan(name, ()) for name in ("host", "mix"))  # What the host runs as it is written is no target alone.
+    seconds = {"single": best_s, "slower": 9.0 if best_s else None, "host": 0.1, "mix": predicted_s}
     monkeypatch.setattr(plan_search, "predicted_s", lambda _problem, _costs, plan: seconds[plan.name])
     search = plan_search._PlanSearch.__new__(plan_search._PlanSearch)
-    search._lab, search.singles = lab, [slower, single]
+    search._lab, search.singles = lab, [slower, single, host]
     assert search._is_hopeless(mix) is hopeless

@@ -38,6 +38,9 @@ class Track:
         Track.speed *= self.random.lognormvariate(0.0, 0.01)
         return [self.arguments["seconds"] * Track.speed for _ in range(params["runs"])]
 
+    def start(self) -> None:
+        pass
+
     def kill(self) -> None:
         if self in ALIVE:
             ALIVE.remove(self)

@@ -56,9 +56,10 @@ def test_the_page_on_measuring_has_the_numbers_of_the_comparison() -> None:
     section = page.partition("## The final comparison")[2][:2000]
     plan = ComparisonPlan()
     for words in (
-        f"at least {plan.rounds} times",
-        f"{plan.most_rounds} rounds",
-        f"at least {plan.reporting_rounds} rounds",
+        f"run {plan.rounds} turns of {plan.block_s} s each",
+        f"then runs up to {plan.deciding_rounds}, and up to {plan.most_rounds}",
+        f"run {plan.reporting_rounds} rounds in new processes",
+        f"What is far slower runs {plan.rounds}.",
         f"{plan.abandon_ratio} times",
     ):
         assert words in " ".join(section.split()), words
