@@ -41,7 +41,7 @@ EXTENDED = {
 """Packages that extend or drive a toolchain of Collage's own, and its modules."""
 NAMES = ("extern", "inductor", "iree", "ncnn", "onednn")
 GENERAL = ("extern", "inductor", "iree", "onednn")
-"""Those that take sequences and not images only."""
+"""The names of toolchains that take sequences, and not images only."""
 
 
 def _slow_where_it_is(names: Iterable[str]) -> list[Any]:

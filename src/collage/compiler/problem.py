@@ -119,10 +119,10 @@ class Problem:
         return replace(self, comparison_plan=replace(self.comparison_plan, ends_at=ends_at))
 
     def as_part(self, part: Part) -> Problem:
-        """Return the problem as a part of a compilation. If it has a plan to beat, it is reported by several processes."""
+        """Return the problem as a part of a compilation. If it has a plan to beat, the others are not reported."""
         if part.rival is None:
             return replace(self, part=part)
-        return replace(self, part=part, comparison_plan=replace(self.comparison_plan, legs=LEGS))
+        return replace(self, part=part, comparison_plan=replace(self.comparison_plan, legs=LEGS, is_brief=True))
 
     @property
     def time_budget_s(self) -> float | None:

@@ -8,7 +8,7 @@ run in turns, in blocks so short that slow drifts of the machine meet all of the
 2. **choose**: the finalists run in turns until it is decided which one to return, or the time is up.
 3. **report**: new processes run again in as many turns. All figures of what is returned are from this phase alone, since
    the best of several noisy figures is too good to be true. The place of a process in memory makes it some per cent faster
-   or slower. What was slower beyond doubt may keep its ratio of the choosing phase.
+   or slower. A mix that was slower beyond doubt may keep its ratio of the choosing phase.
 
 A plan of several kernels is returned only if it is faster than every single toolchain beyond doubt, in both phases.
 
@@ -305,10 +305,10 @@ def _choose(candidates: Sequence[Runner]) -> Runner | None:
 
 
 def _needed(track: Sequence[Runner], chosen: Runner) -> list[Runner]:
-    """Return the choice, the fastest single toolchain, the baseline, and what may be as fast as the choice."""
+    """Return the choice, the fastest single toolchain, and the baseline."""
     singles = [runner for runner in track if runner.finalist.incumbent]
-    fastest = min(singles, key=_median_s, default=chosen)
-    return [r for r in track if r is fastest or not (r.finalist.is_candidate and chosen.beats(r))]
+    kept = [chosen, min(singles, key=_median_s, default=chosen)]
+    return [runner for runner in track if runner in kept or not runner.finalist.is_candidate]
 
 
 def _confirmed(track: Sequence[Runner], chosen: Runner | None, *, is_fixed: bool) -> Runner | None:

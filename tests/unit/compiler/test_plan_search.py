@@ -1,4 +1,4 @@
-"""Which plans of a search are worth building."""
+"""Plans of a search that are not worth building."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a race makes equal for all: where inputs begin in memory, and the processor that a turn begins on."""
+"""A race makes two things equal for all: where inputs begin in memory, and the processor that a turn begins on."""
 
 from __future__ import annotations
 

@@ -73,30 +73,34 @@ class _Turned(relax.PyExprMutator):  # type: ignore[misc]
 
     def visit_var_binding_(self, binding: Any) -> None:
         """Note a constant, or bind the value."""
-        made = _turned(self.visit_expr(binding.value)) if isinstance(binding.var, relax.DataflowVar) else None
+        made = None
+        if isinstance(binding.var, relax.DataflowVar) and _turns(binding.value):
+            made = _turned(self.visit_expr(binding.value))
         if made is None:
             super().visit_var_binding_(binding)
         else:
             self._constants[binding.var] = made
 
 
+def _turns(value: Any) -> bool:
+    """Return True for a call that permutes, or reshapes to a shape that is stated."""
+    if not isinstance(value, relax.Call) or not isinstance(value.op, ir.Op):
+        return False
+    is_reshape = value.op.name == "relax.reshape" and isinstance(value.args[1], relax.ShapeExpr)
+    return is_reshape or value.op.name == "relax.permute_dims"
+
+
 def _turned(call: Any) -> Any:
-    """Return the constant that a call on constants stands for; None if it is none, or another operator."""
-    is_call = isinstance(call, relax.Call) and isinstance(call.op, ir.Op)
-    if (
-        not is_call
-        or not isinstance(call.args[0], tvm.ir.GenericConst)
-        or str(call.args[0].ty.dtype) not in _NUMPY_TYPES
-    ):
+    """Return the constant that a call of these stands for; None if it reads no constant, or one of another type."""
+    constant = call.args[0]
+    if not isinstance(constant, tvm.ir.GenericConst) or str(constant.ty.dtype) not in _NUMPY_TYPES:
         return None
-    given = call.args[0].value.numpy()
+    given = constant.value.numpy()
     if call.op.name == "relax.permute_dims":
         made = np.transpose(given, None if call.attrs.axes is None else [int(axis) for axis in call.attrs.axes])
-    elif call.op.name == "relax.reshape" and isinstance(call.args[1], relax.ShapeExpr):
-        made = given.reshape([int(length) for length in call.args[1].values])
     else:
-        return None
-    return relax.const(np.ascontiguousarray(made), str(call.args[0].ty.dtype))
+        made = given.reshape([int(length) for length in call.args[1].values])
+    return relax.const(np.ascontiguousarray(made), str(constant.ty.dtype))
 
 
 def _is_call_tir(call: Any) -> bool:
