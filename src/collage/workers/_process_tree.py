@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 __all__ = ["PAUSE", "PROC", "RESUME", "descendants", "pause", "resume"]
@@ -36,11 +36,11 @@ def pause(root: int) -> None:
 
 
 def resume(root: int) -> None:
-    """Resume the paused descendants."""
-    _signal({pid for pid in descendants(root) if pid != root}, signal.SIGCONT)
+    """Resume the paused descendants, parents last: what a parent then checks does not find its children still paused."""
+    _signal(reversed([pid for pid in descendants(root) if pid != root]), signal.SIGCONT)
 
 
-def _signal(processes: set[int], number: signal.Signals) -> None:
+def _signal(processes: Iterable[int], number: signal.Signals) -> None:
     for pid in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
