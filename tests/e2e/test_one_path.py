@@ -67,12 +67,13 @@ def test_a_model_as_an_exporter_writes_it_is_mixed(tmp_path: Path) -> None:
     assert not [node for node in mixed.graph if node.op_type in ("Identity", "Abs")]
 
 
-def test_the_pass_takes_what_compile_takes(tmp_path: Path) -> None:
-    model, options = chain(["Relu"] * 4 + ["Neg"] * 5 + ["Relu"] * 4), {"db": str(tmp_path / "db")}
+@pytest.mark.parametrize("finals", [True, False])
+def test_the_pass_takes_what_compile_takes(tmp_path: Path, finals: bool) -> None:
+    model = chain(["Relu"] * 4 + ["Neg"] * 5 + ["Relu"] * 4)
+    options: dict[str, Any] = {"db": str(tmp_path / "db"), "finals": finals}
     mixed = fused(model, ["left", "right"], two_halves(), **options)
-    executable = collage.compile(
-        model, ["left", "right"], toolchains=two_halves(), options=collage.CompileOptions(finals=False, **options)
-    )
+    wanted = collage.CompileOptions(baseline="none", **options)
+    executable = collage.compile(model, ["left", "right"], toolchains=two_halves(), options=wanted)
     assert kernels(mixed) == [
         (kernel["target"].rpartition("=")[2], [node for node in kernel["operators"].split(", ")])
         if "…" not in kernel["operators"]
@@ -122,7 +123,7 @@ def test_a_toolchain_that_fails_is_done_without(tmp_path: Path) -> None:
 
 
 def test_options_that_cannot_hold_are_refused() -> None:
-    for options in ({"finalists": 3}, {"strategy": "evolutionary"}, {"objective": "size"}, {"plan_out": "plan.json"}):
+    for options in ({"baseline": "none"}, {"objective": "size"}, {"plan_out": "plan.json"}):
         with pytest.raises(UsageError, match=next(iter(options))):
             CollageFuseOps(["left"], options=collage.CompileOptions(**options), toolchains=two_halves())  # type: ignore[arg-type]
     for options in (

@@ -17,7 +17,7 @@ from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target, TargetLike
 from collage.toolchains import Registry, choose_menu
 from collage.transform import PassContext
 
-__all__ = ["check_estimator_options", "effective_options", "options_and_menu", "refuse", "refuse_second_phase"]
+__all__ = ["check_estimator_options", "effective_options", "options_and_menu", "refuse"]
 
 _ABOUT_TIMES = (
     "accuracy_budget",
@@ -108,7 +108,10 @@ def check_estimator_options(options: CompileOptions) -> None:
         UsageError: One of them is set.
     """
     refuse(options, _ABOUT_TIMES, "the costs come from an estimator")
-    refuse_second_phase(options, "the costs come from an estimator")
+    if isinstance(strategies().get(options.strategy), RefiningStrategy):
+        raise UsageError(
+            f"option strategy: the second phase of {options.strategy!r} has no effect: the costs come from an estimator"
+        )
 
 
 def refuse(options: CompileOptions, names: Iterable[str], why: str) -> None:
@@ -120,16 +123,6 @@ def refuse(options: CompileOptions, names: Iterable[str], why: str) -> None:
     defaults = {each.name: each.default for each in fields(CompileOptions)}
     if given := next((name for name in names if getattr(options, name) != defaults[name]), None):
         raise UsageError(f"option {given} has no effect here: {why}")
-
-
-def refuse_second_phase(options: CompileOptions, why: str) -> None:
-    """Refuse a strategy with a second phase, which times whole plans.
-
-    Raises:
-        UsageError: The strategy has one.
-    """
-    if isinstance(strategies().get(options.strategy), RefiningStrategy):
-        raise UsageError(f"option strategy: the second phase of {options.strategy!r} has no effect here: {why}")
 
 
 def _check_names(what: str, names: Iterable[str], known: set[str]) -> None:

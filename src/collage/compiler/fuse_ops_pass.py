@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from collage.compiler.device_placement import prepare_and_plan_devices
-from collage.compiler.effective_options import check_estimator_options, effective_options, refuse, refuse_second_phase
+from collage.compiler.effective_options import check_estimator_options, effective_options, refuse
 from collage.compiler.estimated_search import EstimatedCosts, estimated_cover, estimated_plan, unrun_bodies
 from collage.compiler.lab import Lab
 from collage.compiler.opening import on_given_inputs, open_model, with_lengths
@@ -36,15 +36,15 @@ from collage.transform import ModulePass, PassContext, PassInfo
 
 __all__ = ["CollageFuseOps"]
 
-_END_TO_END = ("finalists", "objective", "limits", "front", "baseline", "plan", "plan_out")
+_ABOUT_ARTEFACTS = ("objective", "limits", "front", "baseline", "plan", "plan_out")
 _ABOUT_ERRORS = ("data", "metric", "max_drop")
 
 
 class CollageFuseOps(ModulePass):
     """The four phases as a pass: sub-graphs of the model become functions, each for the target that runs it best.
 
-    It works as ``compile`` does, without the final comparison: the plan of the least predicted cost is taken. The model
-    is prepared first. Operators of the host stay outside of kernels. Nothing is done unless the context's
+    It works as ``compile`` does: the best plans, among them those of ``partition_for``, are timed end to end, and the
+    fastest is taken. With ``finals=False`` it is the plan of the least predicted cost. The model is prepared first. Operators of the host stay outside of kernels. Nothing is done unless the context's
     ``collage.enable_collage`` is set. Kernels that the model has already stay as they are, and its other operators are
     partitioned around them; such a model is not prepared.
 
@@ -72,8 +72,7 @@ class CollageFuseOps(ModulePass):
         self._menu = choose_menu(targets, self._toolchains)
         self._estimator = estimator
         self._options = compile_options(options)
-        refuse(self._options, _END_TO_END, "the pass compares nothing end to end")
-        refuse_second_phase(self._options, "the pass runs no whole plans")
+        refuse(self._options, _ABOUT_ARTEFACTS, "the pass makes no artefact")
         if estimator is not None:
             check_estimator_options(self._options)
             refuse(self._options, _ABOUT_ERRORS, "with an estimator the pass runs nothing")
@@ -95,7 +94,7 @@ class CollageFuseOps(ModulePass):
             return self._estimated(model, self._estimator, options)
         with ExitStack() as stack:
             workspace = stack.enter_context(scratch())
-            return self._measured(model, replace(options, finals=False), workspace, stack)
+            return self._measured(model, replace(options, baseline="none"), workspace, stack)
 
     def _measured(self, model: ir.Model, options: CompileOptions, workspace: Path, stack: ExitStack) -> ir.Model:
         database = stack.enter_context(Database(options.db))
