@@ -44,9 +44,10 @@ class CollageFuseOps(ModulePass):
     """The four phases as a pass: sub-graphs of the model become functions, each for the target that runs it best.
 
     It works as ``compile`` does: the best plans, among them those of ``partition_for``, are timed end to end, and the
-    fastest is taken. With ``finals=False`` it is the plan of the least predicted cost. The model is prepared first. Operators of the host stay outside of kernels. Nothing is done unless the context's
-    ``collage.enable_collage`` is set. Kernels that the model has already stay as they are, and its other operators are
-    partitioned around them; such a model is not prepared.
+    fastest is taken. With ``finals=False`` it is the plan of the least predicted cost. The model is prepared first.
+    Operators of the host stay outside of kernels. Nothing is done unless the context's ``collage.enable_collage`` is
+    set. Kernels that the model has already stay as they are, and its other operators are partitioned around them. Such
+    a model is not prepared.
 
     Args:
         targets: The menu; None is the result of ``choose_menu``.
