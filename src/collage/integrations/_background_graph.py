@@ -56,6 +56,11 @@ class BackgroundGraph(CompiledGraph):
         self._is_named = True
         self._is_compiled_once = False
 
+    @property
+    def is_being_compiled(self) -> bool:
+        """True if another process is at work on it."""
+        return self._is_asked
+
     def _run(self, arguments: Sequence[Any]) -> list[Any] | None:
         if self._failure is not None:
             raise self._failure

@@ -134,16 +134,24 @@ class CompiledGraph:
         Raises:
             UsageError: Options that make no sense.
         """
-        if not self._is_left:
-            try:
-                results = self._run(arguments)
-                if results is not None:
-                    return results
-            except UsageError:
-                raise
-            except CollageError as error:
-                self._leave(str(error))
-        return self._graph.forward(*arguments)
+        results = self.run_compiled(arguments)
+        return self._graph.forward(*arguments) if results is None else results
+
+    def run_compiled(self, arguments: Sequence[Any]) -> list[Any] | None:
+        """Return the graph's outputs, or None if PyTorch is to run this call.
+
+        Raises:
+            UsageError: Options that make no sense.
+        """
+        if self._is_left:
+            return None
+        try:
+            return self._run(arguments)
+        except UsageError:
+            raise
+        except CollageError as error:
+            self._leave(str(error))
+            return None
 
     def _run(self, arguments: Sequence[Any]) -> list[Any] | None:
         """Return the graph's outputs, or None if PyTorch is to run it this time."""

@@ -1,0 +1,139 @@
+"""A script of PyTorch, unchanged, with its top modules compiled: what ``torch.compile`` would be put around.
+
+A top module is one that a script calls outside of any other module. It is compiled at its first call in evaluation mode and
+without gradients. All other calls are PyTorch's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from collage.integrations._background_graph import BackgroundGraph
+from collage.integrations._compiled_graph import CompiledGraph
+from collage.integrations.torch_compile import collage_backend
+
+__all__ = ["TopModules", "print_summary"]
+
+
+@dataclass(slots=True)
+class _Spent:
+    """Seconds of the calls of top modules, of all threads.
+
+    Attributes:
+        modules_s: In all calls.
+        first_s: In the first calls of graphs, which may wait for their compilation.
+        compiled_s: In compiled graphs.
+        left_s: In graphs that PyTorch ran.
+    """
+
+    modules_s: float = 0.0
+    first_s: float = 0.0
+    compiled_s: float = 0.0
+    left_s: float = 0.0
+
+
+class _Here(threading.local):
+    is_inside = False
+
+
+class TopModules:
+    """Compiles the top modules of the calls that it sees.
+
+    Args:
+        options: Options of ``torch.compile(backend="collage")``.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = dict(options)
+        self._here = _Here()
+        self._spent = _Spent()
+        self._graphs: list[CompiledGraph] = []
+        self._began = time.perf_counter()
+
+    @contextmanager
+    def compiled(self) -> Iterator[None]:
+        """Have calls of top modules run compiled until the end of the context."""
+        plain = torch.nn.Module.__call__
+
+        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            # Dynamo knows the first condition, and traces nothing of this function but the call.
+            if torch.compiler.is_compiling() or self._here.is_inside:
+                return plain(module, *args, **kwargs)
+            return self._top(plain, module, args, kwargs)
+
+        torch.nn.Module.__call__ = call
+        try:
+            with torch._dynamo.config.patch(suppress_errors=True):  # What Dynamo cannot trace runs as it did.
+                yield
+        finally:
+            torch.nn.Module.__call__ = plain
+
+    def _top(self, plain: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        is_ours = not (torch.is_grad_enabled() or module.training or isinstance(module, torch.jit.ScriptModule))
+        if is_ours and module._compiled_call_impl is None:  # The script may have compiled it itself.
+            module.compile(backend=self._backend)
+        began, self._here.is_inside = time.perf_counter(), True
+        try:
+            return plain(module, *args, **kwargs) if is_ours else module._call_impl(*args, **kwargs)
+        finally:
+            self._here.is_inside = False
+            self._spent.modules_s += time.perf_counter() - began
+
+    def _backend(self, graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        compiled = collage_backend(graph, example_inputs, options=self._options)
+        assert isinstance(compiled, CompiledGraph)
+        self._graphs.append(compiled)
+
+        calls = itertools.count()
+
+        def run(*arguments: Any) -> Any:
+            began, is_first = time.perf_counter(), next(calls) == 0
+            results = compiled.run_compiled(arguments)
+            is_left = results is None
+            try:
+                return graph.forward(*arguments) if is_left else results
+            finally:
+                part = "first_s" if is_first else "left_s" if is_left else "compiled_s"
+                setattr(self._spent, part, getattr(self._spent, part) + time.perf_counter() - began)
+
+        return run
+
+    def summary(self, *, has_profile: bool) -> list[str]:
+        """Return lines for the end of the script.
+
+        Args:
+            has_profile: True if they say where the time went.
+        """
+        waiting = sum(isinstance(graph, BackgroundGraph) and graph.is_being_compiled for graph in self._graphs)
+        spent = self._spent
+        lines = []
+        if waiting:
+            lines.append(f"the script ended before {waiting} of {len(self._graphs)} graphs were compiled: --wait waits")
+        if not has_profile:
+            return lines
+        all_s = time.perf_counter() - self._began
+        between_s = spent.modules_s - spent.first_s - spent.compiled_s - spent.left_s
+        parts = {
+            "in first calls of graphs": spent.first_s,
+            "in compiled graphs": spent.compiled_s,
+            "in graphs left to PyTorch": spent.left_s,
+            "in modules, outside of graphs": between_s,
+            "outside of modules": all_s - spent.modules_s,
+        }
+        lines += [f"{name:<30} {part_s:9.3f} s {part_s / all_s:6.1%}" for name, part_s in parts.items()]
+        return [*lines, f"{'the whole script':<30} {all_s:9.3f} s"]
+
+
+def print_summary(modules: TopModules, *, has_profile: bool) -> None:
+    """Print the lines on standard error."""
+    for line in modules.summary(has_profile=has_profile):
+        print(f"collage: {line}", file=sys.stderr)
