@@ -18,6 +18,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from collage._errors import CollageError
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a script."""
@@ -31,10 +33,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("script", help="the script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     given = parser.parse_args(arguments)
+    if not given.is_module and not Path(given.script).is_file():
+        parser.error(f"there is no file {given.script}")
 
-    from collage.integrations._torch_script import TopModules, print_summary  # Late: --help needs no PyTorch.
+    # Late: --help needs no PyTorch.
+    from collage.integrations._torch_options import torch_settings
+    from collage.integrations._torch_script import TopModules, print_summary
 
     options = {"wait": given.wait} | ({"targets": given.target} if given.target else {})
+    try:
+        torch_settings(options, None)
+    except CollageError as error:
+        parser.error(str(error))
     modules = TopModules(options)
     sys.argv = [given.script, *given.arguments]
     try:

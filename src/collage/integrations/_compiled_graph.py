@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from collage._errors import CollageError, InputError, ModelError, UsageError, WrongAnswer
+from collage.integrations._eager_evidence import eager_evidence
 from collage.integrations._eager_race import lengths_alike, race_with_eager
 from collage.integrations._graph_cache import GraphCache, GraphFacts, VariantFacts, fingerprint
 from collage.integrations._length_guards import hold
@@ -386,31 +387,18 @@ class CompiledGraph:
             return
         own = [value.clone() if i in pure.written else value for i, value in enumerate(arguments)]
         outputs = pure.outputs_of(self._graph.forward(*own))
-        truths: Sequence[Any] | None = None
-        for number, (value, expected) in enumerate(
-            zip(computed, [*(own[i] for i in pure.written), *outputs], strict=True)
-        ):
+        right = [*(own[i] for i in pure.written), *outputs]
+        evidence: Sequence[Evidence] = ()
+        for number, (value, expected) in enumerate(zip(computed, right, strict=True)):
             if value.dtype != expected.dtype:
                 raise WrongAnswer(f"the compiled graph returns {value.dtype}, not {expected.dtype}")
             found = judge(as_numpy(value), as_numpy(expected), variant.tolerance)
             if found.is_open:
-                truths = self._in_double(pure, arguments) if truths is None else truths
-                answer = as_numpy(expected)
-                evidence = Evidence((answer,), as_numpy(truths[number]) if truths else None)
-                found = judge(as_numpy(value), answer, variant.tolerance, evidence=evidence)
+                evidence = evidence or eager_evidence(self._graph.forward, pure, arguments, right)
+                found = judge(as_numpy(value), as_numpy(expected), variant.tolerance, evidence=evidence[number])
             if not found.ok:
                 raise WrongAnswer(f"the compiled graph and PyTorch's differ: {found.reason}")
         variant.checked.add(lengths)
-
-    def _in_double(self, pure: PureGraph, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Return PyTorch's results in float64, written arguments first; empty if the graph cannot be run so."""
-        own = [value.clone() if _is_tensor(value) else value for value in arguments]
-        own = [value.double() if _is_tensor(value) and value.is_floating_point() else value for value in own]
-        try:
-            outputs = pure.outputs_of(self._graph.forward(*own))
-        except (RuntimeError, TypeError):
-            return []
-        return [*(own[i] for i in pure.written), *outputs]
 
     def _check_lengths(self, arguments: Sequence[Any]) -> None:
         """Raise ModelError if the same code was compiled for several other lengths, and so will be for more."""
