@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -12,6 +13,7 @@ import pytest
 
 from collage.workers._process_tree import descendants, pause, resume
 
+PATIENCE_S = 60.0
 _CHAIN = """
 import subprocess, sys, time
 depth = int(sys.argv[1])
@@ -44,8 +46,10 @@ def _states(pids: list[int]) -> set[str]:
 def test_all_descendants_are_paused_and_resumed_and_the_root_is_not(family: list[int]) -> None:
     assert len(family) == 4
     pause(family[0])
-    assert _states(family[1:]) == {psutil.STATUS_STOPPED}
-    assert _states(family[:1]) == {psutil.STATUS_SLEEPING}
+    deadline = time.monotonic() + PATIENCE_S
+    while _states(family[1:]) != {psutil.STATUS_STOPPED}:  # One that runs on another processor stops at its next tick.
+        assert time.monotonic() < deadline
+    assert _states(family[:1]) != {psutil.STATUS_STOPPED}
     resume(family[0])
     assert psutil.STATUS_STOPPED not in _states(family)
 
