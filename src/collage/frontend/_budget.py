@@ -126,7 +126,8 @@ def _check_value(value: onnx.ValueInfoProto, place: str, budgets: Budgets) -> No
         if dim.HasField("dim_value"):
             if dim.dim_value < -1:
                 raise ModelError(f"value {value.name[:80]!r} of {place} has the negative dimension {dim.dim_value}")
-            elements *= max(dim.dim_value, 0) if dim.dim_value != -1 else 1
+            # A length of 0 does not help: NumPy and runtimes multiply the others all the same.
+            elements *= dim.dim_value if dim.dim_value > 0 else 1
     nbytes = elements * _bits(value.type.tensor_type.elem_type) // 8
     if nbytes > budgets.value_bytes:
         raise ModelError(f"value {value.name[:80]!r} of {place} would have {elements:,} elements, {nbytes:,} bytes")
