@@ -286,7 +286,8 @@ class _Counter:
             self._account(tensor, f"attribute {attribute.name!r} of {where}")
 
     def _account(self, tensor: onnx.TensorProto, where: str) -> None:
-        self._check_name(tensor.name, where)
+        for name in (tensor.name, *(text for entry in tensor.external_data for text in (entry.key, entry.value))):
+            self._check_name(name, where)
         facts = check_tensor(tensor, where, max_rank=self.budgets.rank, max_bytes=self.budgets.value_bytes)
         self._weight_bytes += facts.nbytes
         if self._weight_bytes > self.budgets.weight_bytes:
