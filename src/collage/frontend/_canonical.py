@@ -162,6 +162,7 @@ def lift_constants(model: ir.Model) -> None:
 
     One that is a graph output becomes an Identity of an initializer: an output needs a node that makes it.
     """
+    names: set[str | None] = set()
     for graph in model.graphs():
         for index, value in enumerate(graph.outputs):
             producer = value.producer()
@@ -169,7 +170,8 @@ def lift_constants(model: ir.Model) -> None:
             # An output of the main graph may be one of its inputs: callers know both by the one name.
             passed_on = value.is_graph_input() and graph is not model.graph
             if constant or value.is_initializer() or passed_on:
-                graph.outputs[index] = _identity(graph, value)
+                names = names or {each.name for part in model.graphs() for each in _values_of(part)}
+                graph.outputs[index] = _identity(graph, value, names)
         for node in graph:
             _write_text_as_tensor(node)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
@@ -187,14 +189,24 @@ def _write_text_as_tensor(node: ir.Node) -> None:
     node.attributes["value"] = ir.AttrTensor("value", tensor)
 
 
-def _identity(graph: ir.Graph, value: ir.Value) -> ir.Value:
-    """Appends ``Identity(value)``, whose result takes the value's name over."""
-    name = value.name
+def _values_of(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+def _identity(graph: ir.Graph, value: ir.Value, taken: set[str | None]) -> ir.Value:
+    """Append ``Identity(value)``, whose result takes the value's name over. The value gets one that is not taken."""
+    name, other = value.name, f"{value.name}_source"
+    while other in taken:
+        other += "_"
+    taken.add(other)
     node = ir.node("Identity", [value])
     graph.append(node)
     (result,) = node.outputs
     result.type, result.shape = value.type, value.shape
-    value.name = f"{name}_source"
+    value.name = other
     result.name = name
     return result
 

@@ -224,6 +224,14 @@ def test_constant_and_input_outputs_get_a_node():
     assert run(model, {"x": np.zeros(4, np.float32)})[0] == [3]
 
 
+def test_outputs_that_are_constants_take_no_name_that_is_in_use():
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1] x) => (float[1] k, float[1] z) <float[1] k = {3}, float[1] k_source = {4}> { z = Add (x, k_source) }
+    """)
+    assert run(read_model(proto), {"x": np.ones(1, np.float32)}) == [[3], [5]]
+
+
 @pytest.mark.parametrize("opset", [7, 9, 11, 12])
 def test_old_operator_sets_are_raised(opset):
     nodes = [
