@@ -47,6 +47,7 @@ def canonicalise(model: ir.Model) -> None:
     model.ir_version = min(max(model.ir_version, MIN_IR_VERSION), MAX_IR_VERSION)
 
 
+_OPSET_OF_IDENTITY = 13
 _COPY = ("collage", "device_copy", "")
 """The function by which a model says that a tensor goes to another device: an Identity, its scopes in metadata."""
 
@@ -57,6 +58,7 @@ def inline_functions(model: ir.Model) -> None:
     A copy between devices becomes an Identity that keeps its metadata.
     """
     _expand_copies(model)
+    _separate_outputs(model)
     versions = model.opset_imports
     differ = any(
         versions.get(domain, version) != version
@@ -98,6 +100,24 @@ class _Inliner(common.InlinePass):
     def _renamed(self, item: ir.Node | ir.Value, number: int) -> str:
         stem = self._stems.setdefault(item, item.name)
         return f"{stem or 'value'}_{number}"
+
+
+def _separate_outputs(model: ir.Model) -> None:
+    """Give each output of functions a value of its own, made by a node.
+
+    What a call returns gets the name that it has there. It must not be an input, whose name callers know, or another output.
+    """
+    for function in model.functions.values():
+        returned: set[ir.Value] = set()
+        for index, value in enumerate(function.outputs):
+            if value in returned or value.is_graph_input():
+                node = ir.node("Identity", [value])
+                (result,) = node.outputs
+                result.type, result.shape = value.type, value.shape
+                function.append(node)
+                function.outputs[index] = result
+                function.opset_imports.setdefault("", model.opset_imports.setdefault("", _OPSET_OF_IDENTITY))
+            returned.add(value)
 
 
 def _expand_copies(model: ir.Model) -> None:

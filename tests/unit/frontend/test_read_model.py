@@ -96,6 +96,21 @@ def test_functions_are_expanded_with_attributes_and_nesting():
     assert_same(run(proto, inputs), run(model, inputs))
 
 
+@pytest.mark.parametrize("version", [17, 18])
+def test_functions_that_return_an_input_or_one_value_twice_leave_names_as_they_are(version):
+    proto = parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["" : 17, "own" : 1]>
+        g (float[4] x) => (float[4] a, float[4] b, float[4] c) {{ a, b, c = own.F (x) }}
+        <domain: "own", opset_import: ["" : {version}]>
+        F (x) => (x, y, y) {{ y = Neg (x) }}
+    """)
+    model = read_model(proto)
+    assert [value.name for value in model.graph.inputs] == ["x"]
+    assert [value.name for value in model.graph.outputs] == ["a", "b", "c"]
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(run(model, {"x": x}), [x, -x, -x])
+
+
 def test_functions_of_another_operator_set_are_converted():
     proto = parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 18, "local" : 1]>
