@@ -431,10 +431,10 @@ _DIVISIONS = frozenset(("Div", "Mod"))
 
 
 def _divides_by_anything(x: Any, y: Any) -> bool:
-    """True if integers are divided by something that is not constant, or by a constant with zeros."""
+    """True if integers are divided by something that is not constant, or by a constant that holds 0 or -1."""
     if not (_is_tensor(x, ("int", "uint")) and _is_tensor(y, ("int", "uint"))):
         return False
-    return not isinstance(y, tvm.ir.GenericConst) or not np.all(y.value.numpy())
+    return not isinstance(y, tvm.ir.GenericConst) or bool(np.isin(y.value.numpy(), (0, -1)).any())
 
 
 def _is_float(x: Any) -> bool:
