@@ -48,6 +48,26 @@ def test_extremes_of_infinities_are_infinite(
 
 
 @pytest.mark.parametrize(
+    ("operator", "dtype", "attributes", "length"),
+    covering(
+        ["ArgMax", "ArgMin"],
+        ["float", "uint8", "int64"],
+        ["axis = 0, keepdims = 0", "axis = -1", "axis = 1, select_last_index = 1"],
+        ["5", "N"],
+    ),
+)
+def test_positions_of_extremes_are_in_the_tensor(
+    operator: str, dtype: str, attributes: str, length: str, tmp_path: Path
+) -> None:
+    limits = (-np.inf, np.inf) if dtype == "float" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    x, z = (np.full((3, 5), limit, {"float": np.float32}.get(dtype, dtype)) for limit in limits)
+    x[1, 2] = x[1, 3] = z[1, 2] = z[1, 3] = 7
+    made = "A" if "keepdims" in attributes else "A,B"
+    text = f"({dtype}[3,{length}] x) => (int64[{made}] y) {{y = {operator} <{attributes}> (x)}}"
+    agrees(KernelCase("position", text, [x]), tmp_path, [z])
+
+
+@pytest.mark.parametrize(
     ("operator", "shapes"),
     covering(
         ["Max", "Min", "Mean", "Sum"],

@@ -2,6 +2,7 @@
 
 * The greatest of nothing but infinities is to TVM the greatest finite number, with its sign: where attention masks a whole
   row, ONNX then yields 0 and TVM's code NaN.
+* If all elements are the least of their type, or infinities, ``ArgMax`` and ``ArgMin`` return a position beside the tensor.
 * ``Min``, ``Max``, ``Mean`` and ``Sum`` become a reduction of stacked inputs: a copy of each, where loops would have fused, and
   a division by zero in TVM's own process when it lays out a stack of scalars.
 * If a tensor is normalised over several dimensions after a convolution, TVM makes it channels-last but not its scale,
@@ -117,6 +118,10 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
                 return self.bb.emit_te(
                     lambda x: _extreme(x, axes, keepdims, reduce), inputs[0], primfunc_name_hint=op_name.lower()
                 )
+        if op_name in _POSITIONS:
+            length = relax.ShapeExpr([inputs[0].ty.shape.values[attrs.get("axis", 0)]])
+            y = self.bb.normalize(super()._convert_operator(op_name, inputs, attrs, opset))
+            return self.bb.emit_te(_within_length, y, length, primfunc_name_hint=op_name.lower())
         if op_name in _NORMALISATIONS:
             return self._normalised(op_name, inputs, attrs, opset)
         if op_name in _OF_IMAGES and self._is_turned:
@@ -466,6 +471,15 @@ _EXTREMES = {
     "ReduceMin": te.comm_reducer(lambda x, y: tirx.min(x, y), _infinity),
 }
 """Reductions that begin at an infinity."""
+
+
+_POSITIONS = frozenset(("ArgMax", "ArgMin"))
+
+
+def _within_length(positions: Any, lengths: Sequence[Any]) -> Any:
+    """Positions on an axis, brought into its length: to TVM the first of equal elements may be -1, the last the length."""
+    end, zero = tirx.Cast("int64", lengths[0]) - 1, tirx.const(0, "int64")
+    return te.compute(positions.shape, lambda *place: tirx.min(tirx.max(positions(*place), zero), end), name="position")
 
 
 def _extreme(x: Any, axes: Sequence[int], keepdims: bool, reduce: Callable[..., Any]) -> Any:
