@@ -67,6 +67,13 @@ def test_positions_of_extremes_are_in_the_tensor(
     agrees(KernelCase("position", text, [x]), tmp_path, [z])
 
 
+@pytest.mark.parametrize("length", ["5", "N"])
+def test_pads_longer_than_the_tensor_reflect_it_again(length: str, tmp_path: Path) -> None:
+    text = f'(float[2,{length}] x) => (float[A,B] y) {{y = Pad <mode = "reflect"> (x, pads)}}'
+    case = KernelCase("reflected", text, [numbers(2, 5)], {"pads": np.array([1, 4, 3, 12])})
+    agrees(case, tmp_path, *([[numbers(2, n)] for n in (1, 2, 30)] if length == "N" else []))
+
+
 @pytest.mark.parametrize(
     ("operator", "shapes"),
     covering(

@@ -3,6 +3,7 @@
 * The greatest of nothing but infinities is to TVM the greatest finite number, with its sign: where attention masks a whole
   row, ONNX then yields 0 and TVM's code NaN.
 * If all elements are the least of their type, or infinities, ``ArgMax`` and ``ArgMin`` return a position beside the tensor.
+* ``Pad`` by at least the length reflects what lies beside the tensor in memory.
 * ``Min``, ``Max``, ``Mean`` and ``Sum`` become a reduction of stacked inputs: a copy of each, where loops would have fused, and
   a division by zero in TVM's own process when it lays out a stack of scalars.
 * If a tensor is normalised over several dimensions after a convolution, TVM makes it channels-last but not its scale,
@@ -122,6 +123,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             length = relax.ShapeExpr([inputs[0].ty.shape.values[attrs.get("axis", 0)]])
             y = self.bb.normalize(super()._convert_operator(op_name, inputs, attrs, opset))
             return self.bb.emit_te(_within_length, y, length, primfunc_name_hint=op_name.lower())
+        if op_name == "Pad" and attrs.get("mode") == b"reflect" and (pads := _long_pads(inputs, attrs)) is not None:
+            return self.bb.emit_te(_reflected, inputs[0], *pads, primfunc_name_hint="pad")
         if op_name in _NORMALISATIONS:
             return self._normalised(op_name, inputs, attrs, opset)
         if op_name in _OF_IMAGES and self._is_turned:
@@ -430,6 +433,43 @@ _BLOCKS = {"DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth}
 def _is_tensor(x: Any, dtype: str | tuple[str, ...]) -> bool:
     """True if a value is a tensor, not a shape of TVM's, and the name of its type begins with ``dtype``."""
     return isinstance(x.ty, relax.TensorType) and str(x.ty.dtype).startswith(dtype)
+
+
+def _long_pads(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[list[int]] | None:
+    """Return the elements before and after each axis, if there may be as many as the axis has; None if there are fewer.
+
+    Pads that are not constant are left to TVM, which refuses them.
+    """
+    x, pads, _, axes = [*inputs, None, None, None][:4]
+    if any(value is not None and not isinstance(value, tvm.ir.GenericConst) for value in (pads, axes)):
+        return None
+    lengths = x.ty.shape.values
+    counts = np.reshape(attrs["pads"] if pads is None else pads.value.numpy(), (2, -1))
+    whole = np.zeros((2, len(lengths)), np.int64)
+    whole[:, slice(None) if axes is None else axes.value.numpy()] = counts
+    most = whole.max(0).tolist()
+    if all(m <= 0 or (isinstance(n, tirx.IntImm) and m < int(n)) for n, m in zip(lengths, most, strict=True)):
+        return None
+    if whole.min() < 0:
+        raise Unsupported("tvm reflects more elements than there are")
+    return whole.tolist()
+
+
+def _reflected(x: Any, before: Sequence[int], after: Sequence[int]) -> Any:
+    """A tensor that is reflected at its ends, as often as it takes, as an expression of TVM."""
+
+    def source(place: Any, length: Any) -> Any:
+        period = tirx.max(2 * (length - 1), 1)
+        folded = tirx.floormod(place, period)
+        inside = tirx.all(place >= 0, place < length)
+        return tirx.if_then_else(inside, place, tirx.if_then_else(folded < length, folded, period - folded))
+
+    def element(*place: Any) -> Any:
+        pads = zip(place, x.shape, before, after, strict=True)
+        return x(*(source(at - more, n) if more or end else at for at, n, more, end in pads))
+
+    shape = [n + more + end for n, more, end in zip(x.shape, before, after, strict=True)]
+    return te.compute(shape, element, name="reflected")
 
 
 _DIVISIONS = frozenset(("Div", "Mod"))
