@@ -67,6 +67,44 @@ def test_positions_of_extremes_are_in_the_tensor(
     agrees(KernelCase("position", text, [x]), tmp_path, [z])
 
 
+DEMANDING = {
+    "Conv": ("float[1,N,5] x", "y = Conv (x, square3)", [(1, 8, 5)], [(1, 2, 5)]),
+    "DepthToSpace": ("float[1,N,4,4] x", "y = DepthToSpace <blocksize = 2> (x)", [(1, 8, 4, 4)], [(1, 7, 4, 4)]),
+    "Gemm": ("float[N,2] x", "y = Gemm <transA = 1> (x, square)", [(8, 2)], [(3, 2)]),
+    "MatMul": ("float[2,N] x, float[M,3] z", "y = MatMul (x, z)", [(2, 8), (8, 3)], [(2, 8), (2, 3)]),
+    "Reshape": ("float[2,N] x", "y = Reshape (x, shape)", [(2, 6)], [(2, 3)]),
+    "ScatterElements": (
+        "float[M] x, int64[N] i",
+        'y = ScatterElements <reduction = "add"> (row, i, x)',
+        [(9,), (9,)],
+        [(2,), (9,)],
+    ),
+    "TopK": ("float[N] x", "y, i = TopK (x, count)", [(7,)], [(2,)]),
+}
+"""Operators that demand lengths: inputs, the operator, and lengths of inputs that are good and bad."""
+
+
+@pytest.mark.parametrize("operator", DEMANDING)
+def test_lengths_that_an_operator_demands_are_checked(operator: str, tmp_path: Path) -> None:
+    inputs, body, good, bad = DEMANDING[operator]
+    weights = {"shape": np.array([-1, 4]), "count": np.array([3]), "square": numbers(8, 8), "square3": numbers(8, 8, 1)}
+    weights["row"] = numbers(4)
+    used = {name: weight for name, weight in weights.items() if re.search(rf"\b{name}\b", body)}
+    made, wrong = (
+        [
+            numbers(*shape).astype(port.split("[")[0].replace("float", "float32"))
+            for shape, port in zip(shapes, inputs.split(", "), strict=True)
+        ]
+        for shapes in (good, bad)
+    )
+    case = KernelCase("demanding", f"({inputs}) => (float y) {{{body}}}", made, used)
+    agrees(case, tmp_path, within=1e-5)
+    with pytest.raises((RuntimeError, ValueError), match="ismatch"):
+        toolchain = TvmToolchain()
+        loaded = toolchain.load(toolchain.compile(case.model(), TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+        loaded(wrong)
+
+
 @pytest.mark.parametrize("length", ["5", "N"])
 def test_pads_longer_than_the_tensor_reflect_it_again(length: str, tmp_path: Path) -> None:
     text = f'(float[2,{length}] x) => (float[A,B] y) {{y = Pad <mode = "reflect"> (x, pads)}}'

@@ -4,6 +4,7 @@
   row, ONNX then yields 0 and TVM's code NaN.
 * If all elements are the least of their type, or infinities, ``ArgMax`` and ``ArgMin`` return a position beside the tensor.
 * ``Pad`` by at least the length reflects what lies beside the tensor in memory.
+* Lengths that must be equal are taken for equal. Where they differ at run time, loops read what lies beside a tensor.
 * ``Min``, ``Max``, ``Mean`` and ``Sum`` become a reduction of stacked inputs: a copy of each, where loops would have fused, and
   a division by zero in TVM's own process when it lays out a stack of scalars.
 * If a tensor is normalised over several dimensions after a convolution, TVM makes it channels-last but not its scale,
@@ -33,6 +34,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -98,6 +100,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
 
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         """Convert an operator, with its type: converters of later operators ask for ranks."""
+        inputs = self._agreeing(op_name, inputs, attrs)
 
         def on_images(images: list[Any], changed: dict[str, Any]) -> Any:
             return self._convert_operator(op_name, images, changed, opset)
@@ -106,6 +109,32 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if found is None:
             found = self._converted(op_name, inputs, attrs, opset)
         return self.bb.normalize(found) if isinstance(found, relax.Expr) else found
+
+    def _agreeing(self, op_name: str, inputs: list[Any], attrs: Mapping[str, Any]) -> list[Any]:
+        """Operands of an operator, one of them with the lengths that the others demand, which are checked at run time."""
+        count = _TO_AGREE.get(op_name, 0)
+        if not count or not all(x is not None and _has_lengths(x) for x in inputs[:count]):
+            return inputs
+        place, axis, lengths = _demanded(op_name, inputs, attrs)
+        x = inputs[place]
+        shape = list(x.ty.shape.values)
+        shape[axis : axis + len(lengths)] = lengths
+        if all(map(sym.Analyzer().can_prove_equal, shape, x.ty.shape.values)):
+            return inputs
+        given = list(inputs)
+        given[place] = self.bb.match_cast(x, relax.TensorType(relax.ShapeExpr(shape), x.ty.dtype))
+        return onnx_input(given)  # type: ignore[no-any-return]
+
+    def _of_as_many(self, x: Any, y: Any) -> Any:
+        """``y``, a Reshape of ``x``, with a check at run time that it has as many elements, if that is not certain."""
+        if not (_has_lengths(x) and _has_lengths(y)):
+            return y
+        have, made = (functools.reduce(operator.mul, z.ty.shape.values, tirx.IntImm("int64", 1)) for z in (x, y))
+        if sym.Analyzer().can_prove_equal(have, made):
+            return y
+        flat = self.bb.normalize(relax.op.reshape(x, relax.ShapeExpr([have])))
+        flat = self.bb.match_cast(flat, relax.TensorType(relax.ShapeExpr([made]), x.ty.dtype))
+        return self.bb.normalize(relax.op.reshape(flat, y.ty.shape))
 
     def _converted(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         if (simple := activation(op_name, inputs, attrs)) is not None:
@@ -131,7 +160,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return self._normalised_images(op_name, inputs, attrs, opset)
         if op_name == "Reshape":
             y = self.bb.normalize(super()._convert_operator(op_name, inputs, attrs, opset))
-            return reshaped(self.bb, y)
+            return reshaped(self.bb, self._of_as_many(inputs[0], y))
         if op_name == "Sign" and str(inputs[0].ty.dtype).startswith("uint"):
             return relax.op.minimum(inputs[0], relax.const(1, inputs[0].ty.dtype))
         if op_name == "Equal" and _is_tensor(inputs[0], "bool"):
@@ -433,6 +462,36 @@ _BLOCKS = {"DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth}
 def _is_tensor(x: Any, dtype: str | tuple[str, ...]) -> bool:
     """True if a value is a tensor, not a shape of TVM's, and the name of its type begins with ``dtype``."""
     return isinstance(x.ty, relax.TensorType) and str(x.ty.dtype).startswith(dtype)
+
+
+_TO_AGREE = {
+    **{"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": 2, "ScatterElements": 3, "ScatterND": 3},
+    **{"DepthToSpace": 1, "SpaceToDepth": 1, "TopK": 1},
+}
+"""Operators that demand lengths, and the number of operands that have these."""
+
+
+def _demanded(op_name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[int, int, list[Any]]:
+    """Return the place of an operand, one of its axes, and the lengths that it must have from there on."""
+    x, y = (list(z.ty.shape.values) if z is not None else [] for z in [*inputs, None][:2])
+    if op_name in ("Gemm", "MatMul"):
+        axes = len(x) - 1, max(len(y) - 2, 0)
+        if op_name == "Gemm":
+            axes = 1 - attrs.get("transA", 0), attrs.get("transB", 0)
+        place = int(isinstance(inputs[0], tvm.ir.GenericConst))  # A constant stays one.
+        return place, axes[place], [(y, x)[place][axes[1 - place]]]
+    if op_name == "TopK":
+        axis = attrs.get("axis", -1) % len(x)
+        return 0, axis, [tirx.max(x[axis], int(inputs[1].value.numpy().item()))]
+    if op_name in _BLOCKS:
+        block = attrs["blocksize"]
+        axis, size, end = (1, block**2, 2) if op_name == "DepthToSpace" else (2, block, 4)
+        return 0, axis, [n // size * size for n in x[axis:end]]
+    if op_name == "Conv":
+        return 0, 1, [y[1] * attrs.get("group", 1)]
+    if op_name == "ConvTranspose":
+        return 0, 1, [y[0]]
+    return 2, 0, y if op_name == "ScatterElements" else [*y[:-1], *x[int(y[-1]) :]]
 
 
 def _long_pads(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[list[int]] | None:
