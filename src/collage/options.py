@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from collage.option_texts import (
     read_precision,
     read_seconds,
     read_share,
+    read_whole,
 )
 from collage.target import canonical
 
@@ -97,6 +100,17 @@ def option(default: Any, help: str, group: str, *, flag: str = "", kind: type = 
 
 
 _KEY = "command_option"
+_MOST = 1 << 63
+_NUMBERS: Mapping[str, tuple[Any, float]] = {
+    "threads": (Integral, 1 << 16),
+    "time_budget_s": (Real, math.inf),
+    "tune_s": (Real, 1e9),
+    "measure_budget": (Integral, _MOST),
+    "finalists": (Integral, _MOST),
+    "min_gain": (Real, 1.0),
+    "seed": (Integral, _MOST),
+}
+"""Fields that are numbers from 0 up, unless they have their default: their kind, and the largest value."""
 
 
 def command_options() -> dict[str, CommandOption]:
@@ -309,7 +323,7 @@ class CompileOptions:
         "Percentile of a kernel's latencies that the search uses as its cost.",
         EXPERTS,
         choices=("10", "50", "90"),
-        read=int,
+        read=partial(read_whole, option="--percentile"),
     )
     precision: str | None = option(
         None,
@@ -401,7 +415,9 @@ class CompileOptions:
             if is_text and told.repeated:
                 value = (value,) if isinstance(value, str) else tuple(value)
             if is_text:
-                object.__setattr__(self, name, value if told.read is None else told.read(value))
+                read = partial(read_whole, option=told.flag) if told.kind is int and told.read is None else told.read
+                object.__setattr__(self, name, value if read is None else read(value))
+        self._check_numbers()
         self._check_precision()
         if twice := sorted(set(self.dims) & set(self.fixed)):
             raise UsageError(
@@ -447,6 +463,25 @@ class CompileOptions:
             find_metric(self.metric)  # Says which there are.
         if self.max_drop is not None and not 0 <= self.max_drop < 1:
             raise UsageError(f"largest drop {self.max_drop:g}: write a share, such as 0.01 for one percent")
+
+    def _check_numbers(self) -> None:
+        """Check what is a number or holds numbers, NaN among them, but for representative lengths."""
+        for each in fields(self):
+            kind, most = _NUMBERS.get(each.name, (object, 0))
+            value = getattr(self, each.name)
+            if (
+                each.name in _NUMBERS
+                and value is not each.default
+                and not (isinstance(value, kind) and 0 <= value <= most)
+            ):
+                a_number = "a whole number" if kind is Integral else "a number"
+                raise UsageError(f"{each.name} is {value!r}, not {a_number} from 0 to {most:g}")
+        for toolchain, seconds in self.launch_penalties_s.items():
+            if not (isinstance(seconds, Real) and 0 <= seconds < math.inf):
+                raise UsageError(f"the launch penalty of {toolchain} is {seconds!r}, not a number of seconds from 0 up")
+        for name, length in self.fixed.items():
+            if not (isinstance(length, Integral) and 0 <= length < _MOST):
+                raise UsageError(f"dimension {name!r} cannot be {length!r}")
 
     def _check_precision(self) -> None:
         """Check what is said about reduced precision, and fill in the default limit of ``precision``."""

@@ -93,6 +93,11 @@ def too_many_nodes(folder):
 
 
 @attack
+def constant_of_two_values(folder):
+    return save(model([helper.make_node("Constant", [], ["y"], value_float=1.0, value_int=2)]), folder)
+
+
+@attack
 def cycle(folder):
     nodes = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])]
     return save(model([*nodes, helper.make_node("Relu", ["b"], ["y"])]), folder)

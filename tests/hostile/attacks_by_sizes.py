@@ -24,6 +24,12 @@ def huge_expand(folder):
 
 
 @attack
+def huge_lengths_beside_a_length_of_zero(folder):
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [0, 2**40, 2**40])
+    return save(model([helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)], inputs=[value]), folder)
+
+
+@attack
 def doubling_constants(folder):
     nodes = [helper.make_node("Concat", [f"c{i}", f"c{i}"], [f"c{i + 1}"], axis=0) for i in range(40)]
     nodes += [helper.make_node("ReduceSum", ["c40"], ["s"], keepdims=0), helper.make_node("Add", ["x", "s"], ["y"])]

@@ -32,6 +32,19 @@ def parent_path(folder):
 
 
 @attack
+def path_that_is_not_unicode(folder):
+    path = folder / "model.onnx"
+    path.write_bytes(external("weights").SerializeToString().replace(b"weights", b"w\xffights"))
+    return path
+
+
+@attack
+def huge_lengths_of_a_tensor_without_elements(folder):
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[0, 2**40, 2**40], raw_data=b"")
+    return save(model([helper.make_node("Add", ["w", "w"], ["y"])], initializers=[tensor]), folder)
+
+
+@attack
 def hidden_parent_path(folder):
     (folder / "a").mkdir()
     return save(external(f"a/../../{secret(folder).name}"), folder)

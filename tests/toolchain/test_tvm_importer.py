@@ -48,6 +48,71 @@ def test_extremes_of_infinities_are_infinite(
 
 
 @pytest.mark.parametrize(
+    ("operator", "dtype", "attributes", "length"),
+    covering(
+        ["ArgMax", "ArgMin"],
+        ["float", "uint8", "int64"],
+        ["axis = 0, keepdims = 0", "axis = -1", "axis = 1, select_last_index = 1"],
+        ["5", "N"],
+    ),
+)
+def test_positions_of_extremes_are_in_the_tensor(
+    operator: str, dtype: str, attributes: str, length: str, tmp_path: Path
+) -> None:
+    limits = (-np.inf, np.inf) if dtype == "float" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    x, z = (np.full((3, 5), limit, {"float": np.float32}.get(dtype, dtype)) for limit in limits)
+    x[1, 2] = x[1, 3] = z[1, 2] = z[1, 3] = 7
+    made = "A" if "keepdims" in attributes else "A,B"
+    text = f"({dtype}[3,{length}] x) => (int64[{made}] y) {{y = {operator} <{attributes}> (x)}}"
+    agrees(KernelCase("position", text, [x]), tmp_path, [z])
+
+
+DEMANDING = {
+    "Conv": ("float[1,N,5] x", "y = Conv (x, square3)", [(1, 8, 5)], [(1, 2, 5)]),
+    "DepthToSpace": ("float[1,N,4,4] x", "y = DepthToSpace <blocksize = 2> (x)", [(1, 8, 4, 4)], [(1, 7, 4, 4)]),
+    "Gemm": ("float[N,2] x", "y = Gemm <transA = 1> (x, square)", [(8, 2)], [(3, 2)]),
+    "MatMul": ("float[2,N] x, float[M,3] z", "y = MatMul (x, z)", [(2, 8), (8, 3)], [(2, 8), (2, 3)]),
+    "Reshape": ("float[2,N] x", "y = Reshape (x, shape)", [(2, 6)], [(2, 3)]),
+    "ScatterElements": (
+        "float[M] x, int64[N] i",
+        'y = ScatterElements <reduction = "add"> (row, i, x)',
+        [(9,), (9,)],
+        [(2,), (9,)],
+    ),
+    "TopK": ("float[N] x", "y, i = TopK (x, count)", [(7,)], [(2,)]),
+}
+"""Operators that demand lengths: inputs, the operator, and lengths of inputs that are good and bad."""
+
+
+@pytest.mark.parametrize("operator", DEMANDING)
+def test_lengths_that_an_operator_demands_are_checked(operator: str, tmp_path: Path) -> None:
+    inputs, body, good, bad = DEMANDING[operator]
+    weights = {"shape": np.array([-1, 4]), "count": np.array([3]), "square": numbers(8, 8), "square3": numbers(8, 8, 1)}
+    weights["row"] = numbers(4)
+    used = {name: weight for name, weight in weights.items() if re.search(rf"\b{name}\b", body)}
+    made, wrong = (
+        [
+            numbers(*shape).astype(port.split("[")[0].replace("float", "float32"))
+            for shape, port in zip(shapes, inputs.split(", "), strict=True)
+        ]
+        for shapes in (good, bad)
+    )
+    case = KernelCase("demanding", f"({inputs}) => (float y) {{{body}}}", made, used)
+    agrees(case, tmp_path, within=1e-5)
+    with pytest.raises((RuntimeError, ValueError), match="ismatch"):
+        toolchain = TvmToolchain()
+        loaded = toolchain.load(toolchain.compile(case.model(), TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+        loaded(wrong)
+
+
+@pytest.mark.parametrize("length", ["5", "N"])
+def test_pads_longer_than_the_tensor_reflect_it_again(length: str, tmp_path: Path) -> None:
+    text = f'(float[2,{length}] x) => (float[A,B] y) {{y = Pad <mode = "reflect"> (x, pads)}}'
+    case = KernelCase("reflected", text, [numbers(2, 5)], {"pads": np.array([1, 4, 3, 12])})
+    agrees(case, tmp_path, *([[numbers(2, n)] for n in (1, 2, 30)] if length == "N" else []))
+
+
+@pytest.mark.parametrize(
     ("operator", "shapes"),
     covering(
         ["Max", "Min", "Mean", "Sum"],
@@ -226,7 +291,8 @@ def test_integers_are_divided_by_anything(operator: str, dtype: str, length: str
     with np.errstate(all="ignore"):
         agrees(KernelCase("divided", text, [x, y]), tmp_path)
         if length == "5":  # TVM cannot tell what N and 5 broadcast to.
-            agrees(KernelCase("nought", text.replace(f", {dtype}[{length}] z", ""), [x], {"z": y}), tmp_path)
+            for name, divisor in (("nought", y), ("other", np.where(y, y, 2).astype(dtype))):
+                agrees(KernelCase(name, text.replace(f", {dtype}[{length}] z", ""), [x], {"z": divisor}), tmp_path)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

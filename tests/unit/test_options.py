@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -101,3 +102,50 @@ def test_int8_means_a_drop_that_is_stated() -> None:
     assert CompileOptions(precision="int8", data="x").max_drop == 0.01
     assert CompileOptions(precision="INT8", data="x", max_drop="0.2%").max_drop == 0.002  # type: ignore[arg-type]
     assert CompileOptions(precision="int8", accuracy_budget=0.02).max_drop is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"threads": -1},
+        {"threads": 2.5},
+        {"threads": None},
+        {"threads": "-1"},
+        {"time_budget_s": math.nan},
+        {"time_budget_s": -1},
+        {"tune_s": math.nan},
+        {"tune_s": math.inf},
+        {"measure_budget": -1},
+        {"measure_budget": "x"},
+        {"finalists": math.nan},
+        {"min_gain": math.nan},
+        {"min_gain": -1},
+        {"seed": -1},
+        {"percentile": "nan"},
+        {"launch_penalties_s": {"tvm": math.nan}},
+        {"launch_penalties_s": {"tvm": "20"}},
+        {"fixed": {"n": -1}},
+        {"fixed": {"n": math.nan}},
+        {"fixed": {"n": "4"}},
+        {"fixed": {"n": 10**30}},
+        {"fixed": "n=" + "9" * 5000},
+        {"dims": {"n": math.nan}},
+        {"dims": {"n": 2.5}},
+        {"dims": {"n": "128"}},
+        {"dims": {"n": 10**30}},
+        {"dims": {"n": {3: "x"}}},
+        {"dims": {"n": {3: 1e308, 4: 1e308}}},
+        {"dims": "n=" + "9" * 5000},
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        compile_options(given)
+
+
+def test_numbers_of_numpy_and_texts_are_taken() -> None:
+    options = compile_options(
+        {"threads": "4", "fixed": {"n": np.int64(8)}, "dims": {"m": {np.int32(3): np.float32(1)}}}
+    )
+    assert options.threads == 4 and options.fixed == {"n": 8}
+    assert compile_options({"time_budget_s": np.float64(2)}).time_budget_s == 2

@@ -126,7 +126,8 @@ def _check_value(value: onnx.ValueInfoProto, place: str, budgets: Budgets) -> No
         if dim.HasField("dim_value"):
             if dim.dim_value < -1:
                 raise ModelError(f"value {value.name[:80]!r} of {place} has the negative dimension {dim.dim_value}")
-            elements *= max(dim.dim_value, 0) if dim.dim_value != -1 else 1
+            # A length of 0 does not help: NumPy and runtimes multiply the others all the same.
+            elements *= dim.dim_value if dim.dim_value > 0 else 1
     nbytes = elements * _bits(value.type.tensor_type.elem_type) // 8
     if nbytes > budgets.value_bytes:
         raise ModelError(f"value {value.name[:80]!r} of {place} would have {elements:,} elements, {nbytes:,} bytes")
@@ -285,7 +286,8 @@ class _Counter:
             self._account(tensor, f"attribute {attribute.name!r} of {where}")
 
     def _account(self, tensor: onnx.TensorProto, where: str) -> None:
-        self._check_name(tensor.name, where)
+        for name in (tensor.name, *(text for entry in tensor.external_data for text in (entry.key, entry.value))):
+            self._check_name(name, where)
         facts = check_tensor(tensor, where, max_rank=self.budgets.rank, max_bytes=self.budgets.value_bytes)
         self._weight_bytes += facts.nbytes
         if self._weight_bytes > self.budgets.weight_bytes:

@@ -47,6 +47,7 @@ def canonicalise(model: ir.Model) -> None:
     model.ir_version = min(max(model.ir_version, MIN_IR_VERSION), MAX_IR_VERSION)
 
 
+_OPSET_OF_IDENTITY = 13
 _COPY = ("collage", "device_copy", "")
 """The function by which a model says that a tensor goes to another device: an Identity, its scopes in metadata."""
 
@@ -57,6 +58,7 @@ def inline_functions(model: ir.Model) -> None:
     A copy between devices becomes an Identity that keeps its metadata.
     """
     _expand_copies(model)
+    _separate_outputs(model)
     versions = model.opset_imports
     differ = any(
         versions.get(domain, version) != version
@@ -98,6 +100,24 @@ class _Inliner(common.InlinePass):
     def _renamed(self, item: ir.Node | ir.Value, number: int) -> str:
         stem = self._stems.setdefault(item, item.name)
         return f"{stem or 'value'}_{number}"
+
+
+def _separate_outputs(model: ir.Model) -> None:
+    """Give each output of functions a value of its own, made by a node.
+
+    What a call returns gets the name that it has there. It must not be an input, whose name callers know, or another output.
+    """
+    for function in model.functions.values():
+        returned: set[ir.Value] = set()
+        for index, value in enumerate(function.outputs):
+            if value in returned or value.is_graph_input():
+                node = ir.node("Identity", [value])
+                (result,) = node.outputs
+                result.type, result.shape = value.type, value.shape
+                function.append(node)
+                function.outputs[index] = result
+                function.opset_imports.setdefault("", model.opset_imports.setdefault("", _OPSET_OF_IDENTITY))
+            returned.add(value)
 
 
 def _expand_copies(model: ir.Model) -> None:
@@ -162,6 +182,7 @@ def lift_constants(model: ir.Model) -> None:
 
     One that is a graph output becomes an Identity of an initializer: an output needs a node that makes it.
     """
+    names: set[str | None] = set()
     for graph in model.graphs():
         for index, value in enumerate(graph.outputs):
             producer = value.producer()
@@ -169,7 +190,8 @@ def lift_constants(model: ir.Model) -> None:
             # An output of the main graph may be one of its inputs: callers know both by the one name.
             passed_on = value.is_graph_input() and graph is not model.graph
             if constant or value.is_initializer() or passed_on:
-                graph.outputs[index] = _identity(graph, value)
+                names = names or {each.name for part in model.graphs() for each in _values_of(part)}
+                graph.outputs[index] = _identity(graph, value, names)
         for node in graph:
             _write_text_as_tensor(node)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
@@ -187,14 +209,24 @@ def _write_text_as_tensor(node: ir.Node) -> None:
     node.attributes["value"] = ir.AttrTensor("value", tensor)
 
 
-def _identity(graph: ir.Graph, value: ir.Value) -> ir.Value:
-    """Appends ``Identity(value)``, whose result takes the value's name over."""
-    name = value.name
+def _values_of(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+def _identity(graph: ir.Graph, value: ir.Value, taken: set[str | None]) -> ir.Value:
+    """Append ``Identity(value)``, whose result takes the value's name over. The value gets one that is not taken."""
+    name, other = value.name, f"{value.name}_source"
+    while other in taken:
+        other += "_"
+    taken.add(other)
     node = ir.node("Identity", [value])
     graph.append(node)
     (result,) = node.outputs
     result.type, result.shape = value.type, value.shape
-    value.name = f"{name}_source"
+    value.name = other
     result.name = name
     return result
 

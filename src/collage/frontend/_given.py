@@ -64,7 +64,10 @@ def _fitting(spec: TensorSpec, value: Any, symbols: dict[str, int], is_list: boo
 
 
 def _fitting_tensor(spec: TensorSpec, value: Any, symbols: dict[str, int]) -> Array:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # Rows of several lengths, or an object of another library that becomes no array.
+        raise InputError(f"input {spec.name!r} is not an array: {error}") from error
     if spec.dtype == ir.DataType.STRING:
         array = array.astype(object) if array.dtype.kind in "USTO" else array
         is_type = array.dtype.kind == "O"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import onnx_ir as ir
 
+from collage._errors import UsageError
 from collage.frontend._defaults import default_of
 from collage.frontend._interface import bind_dims, describe_inputs, is_list
 
@@ -45,6 +47,10 @@ _PAST_LENGTHS = 5
 _PAST_AXIS = 2
 _DEFAULT_INT_RANGE = 8
 _TRIP_COUNT = 4
+_DEEPEST = 1 << 31
+"""Depth of a OneHot up to which made-up indices lie."""
+_MOST_BYTES = 1 << 33
+"""Bytes of a made-up input, as many as ``Budgets`` allows for a value of known shape."""
 _LEAST_FRACTION = 1 / 256
 
 
@@ -75,13 +81,21 @@ def make_inputs(
         Input name to array, or to a list of arrays.
 
     Raises:
-        UsageError: ``dims`` does not fit the model.
+        UsageError: ``dims`` does not fit the model, or an input would be too large.
     """
     shapes = bind_dims(model, dims)
     if rank is not None:
         unknown = [spec.name for spec in describe_inputs(model) if spec.shape is None and not shapes[spec.name]]
         shapes |= dict.fromkeys(unknown, (_LENGTH_OF_ANY_AXIS,) * rank)
     inputs = {value.name: value for value in model.graph.inputs}
+    for name, shape in shapes.items():
+        dtype = inputs[name].dtype
+        width = 1 if dtype is None or dtype == ir.DataType.STRING else -(-dtype.bitwidth // 8)
+        if width * math.prod(max(length, 1) for length in shape) > _MOST_BYTES:
+            raise UsageError(
+                f"input {name!r} would be made up with the shape {list(shape)}, which is too large",
+                hint="state shorter lengths of its dimensions, or give the input",
+            )
     lengths = {
         dim: length
         for spec in describe_inputs(model)
@@ -139,7 +153,7 @@ def _as_sizes(value: ir.Value, shape: tuple[int, ...], lengths: Mapping[str, int
         if node.op_type == "Resize" and position == _RESIZE_SIZES:
             sizes = _sizes(node.inputs[0], lengths)
             axes = node.attributes.get_ints("axes") or range(len(sizes))
-            return [sizes[axis] for axis in axes] if len(axes) == shape[0] else [1] * shape[0]
+            return [_along(sizes, axis) for axis in axes] if len(axes) == shape[0] else [1] * shape[0]
     return None
 
 
@@ -178,21 +192,21 @@ def _limit(node: ir.Node, position: int, lengths: Mapping[str, int]) -> tuple[in
     """Return the range of values that an operator allows at one of its inputs; None if it allows all."""
     if node.op_type in _INDEXED_AXIS and position == 1:
         sizes, axis = _sizes(node.inputs[0], lengths), node.attributes.get_int("axis", 0)
-        return 0, sizes[axis] if -len(sizes) <= axis < len(sizes) else 1
+        return 0, _along(sizes, axis)
     if node.op_type in ("GatherND", "ScatterND") and position == 1:
         return 0, min(_sizes(node.inputs[0], lengths), default=1)
     if node.op_type == "OneHot" and position == 0:
         depth = node.inputs[1].const_value if node.inputs[1] is not None else None
-        return 0, int(depth.numpy().reshape(-1)[0]) if depth is not None else 1
+        # It may be of any type of numbers, also not a number.
+        least = 1.0 if depth is None or depth.size != 1 else float(depth.numpy().reshape(-1)[0])
+        return 0, int(min(least, _DEEPEST)) if least > 1 else 1
     if node.op_type == "Loop" and position == 0:
         return _TRIP_COUNT, _TRIP_COUNT + 1
     if node.op_type == "SequenceAt" and position == 1:
         return 0, _TENSORS_IN_A_LIST
     if (node.op_type, position) in _SEQUENCE_LENGTHS:
         axis = node.attributes.get_int(_SEQUENCE_LENGTHS[node.op_type, position], 0)
-        sizes = _sizes(node.inputs[0], lengths)
-        length = sizes[axis] if axis < len(sizes) else 1
-        return 1, length + 1
+        return 1, _along(_sizes(node.inputs[0], lengths), axis) + 1
     if node.op_type == "GroupQueryAttention" and position in (5, 6):
         new, old = _sizes(node.inputs[0], lengths), _sizes(node.inputs[3], lengths)
         total = (new[1] if len(new) > 1 else 1) + (old[2] if len(old) > _PAST_AXIS else 0)
@@ -200,6 +214,11 @@ def _limit(node: ir.Node, position: int, lengths: Mapping[str, int]) -> tuple[in
     if node.op_type in ("Reshape", "Expand", "Tile", "ConstantOfShape", "TopK") and position == len(node.inputs) - 1:
         return 1, 2
     return None
+
+
+def _along(sizes: list[int], axis: int) -> int:
+    """The size of an axis; 1 if it is not known, as are those of a tensor of unknown rank."""
+    return sizes[axis] if -len(sizes) <= axis < len(sizes) else 1
 
 
 def _sizes(value: ir.Value | None, lengths: Mapping[str, int]) -> list[int]:

@@ -57,7 +57,10 @@ def _loaded(source: Any) -> onnx.ModelProto:
     if isinstance(source, onnx.ModelProto):
         return source
     if isinstance(source, str | os.PathLike):
-        return onnx.load(source)
+        # Places of weights may be among the texts that are not Unicode.
+        model = with_unicode_texts(onnx.load(source, load_external_data=False))
+        onnx.load_external_data_for_model(model, str(Path(source).parent))
+        return model
     return onnx.ModelProto.FromString(bytes(source))
 
 

@@ -24,6 +24,7 @@ __all__ = ["check_structure"]
 _Visible = tuple[dict[str, int], ...]
 """The names that each enclosing graph defines, outermost first; not merged, since bodies may be many."""
 
+_CONSTANTS = (("Constant", ""), ("Constant", "ai.onnx"))
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 
 
@@ -146,6 +147,10 @@ class _Checker:
         if undefined is not None:
             raise ModelError(f"{node_label(node)} of {place} reads value {undefined!r}, which nothing defines")
         _refuse_repeats([a.name for a in node.attribute], "attribute", f"{node_label(node)} of {place}")
+        if (node.op_type, node.domain) in _CONSTANTS and len(node.attribute) != 1:
+            raise ModelError(
+                f"{node_label(node)} of {place} has {len(node.attribute)} attributes, not one with its value"
+            )
         for body in bodies_of(node):
             needs += sorted(self.check_graph(body, visible, f"a body of {node_label(node)}"))
         return needs

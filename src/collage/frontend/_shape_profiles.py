@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from collage._errors import UsageError
@@ -15,6 +16,9 @@ __all__ = ["Lengths", "ShapeProfile", "lengths_as_json", "lengths_from_json", "s
 Lengths = Mapping[str, int | Mapping[int, float]]
 """The representative length of each symbol, or several with weights."""
 
+_LENGTH_BITS = 63
+_LONGEST_NUMBER = 18
+_LARGEST_WEIGHT = 1e100
 _MOST = 16
 """Every kernel is measured on all of them."""
 
@@ -47,10 +51,10 @@ def shape_profiles(lengths: Lengths) -> tuple[ShapeProfile, ...]:
         if not weights:
             raise UsageError(f"dimension {name!r} has no representative length")
         for length, weight in weights.items():
-            if length < 0:
-                raise UsageError(f"dimension {name!r} cannot be {length}")
-            if not (weight > 0 and math.isfinite(weight)):
-                raise UsageError(f"dimension {name!r}: the weight of length {length} is {weight:g}; it must be above 0")
+            if not _is_length(length):
+                raise UsageError(f"dimension {name!r} cannot be {length!r}")
+            if not (isinstance(weight, Real) and 0 < float(weight) <= _LARGEST_WEIGHT):
+                raise UsageError(f"dimension {name!r}: the weight of length {length} is {weight}; it must be above 0")
         total = math.fsum(weights.values())
         choices.append([(name, length, weight / total) for length, weight in weights.items()])
     if (number := math.prod(map(len, choices))) > _MOST:
@@ -60,6 +64,11 @@ def shape_profiles(lengths: Lengths) -> tuple[ShapeProfile, ...]:
         for chosen in itertools.product(*choices)
     ]
     return tuple(sorted(found, key=lambda occasion: -occasion.weight))
+
+
+def _is_length(value: object) -> bool:
+    """Return True for a whole number that may be a length, of any library."""
+    return isinstance(value, Integral) and 0 <= int(value) < 1 << _LENGTH_BITS
 
 
 def lengths_as_json(lengths: Lengths) -> dict[str, Any]:
@@ -87,6 +96,9 @@ def _lengths(name: str, told: object) -> int | Mapping[int, float]:
     if not isinstance(told, dict):
         raise UsageError(f"dimension {name!r} has no representative length")
     pairs = [(str(length), weight) for length, weight in told.items()]
-    if not all(length.isdecimal() and isinstance(weight, int | float) for length, weight in pairs):
+    if not all(
+        length.isdecimal() and len(length) <= _LONGEST_NUMBER and isinstance(weight, int | float)
+        for length, weight in pairs
+    ):
         raise UsageError(f"dimension {name!r}: its lengths must be numbers with weights")
     return {int(length): float(weight) for length, weight in pairs}

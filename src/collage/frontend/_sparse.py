@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -92,9 +93,9 @@ def _dense(tensor: onnx.SparseTensorProto) -> onnx.TensorProto:
     array = np.zeros(tuple(tensor.dims), values.dtype)
     indices = _indices(tensor)
     if indices.ndim > 1:
-        array[tuple(indices.T)] = values
-    else:
-        array.reshape(-1)[indices] = values
+        steps = [math.prod(tensor.dims[axis + 1 :]) for axis in range(len(tensor.dims))]
+        indices = indices @ np.array(steps, np.int64)
+    array.reshape(-1)[indices] = values
     return onnx.TensorProto(
         name=tensor.values.name, data_type=tensor.values.data_type, dims=tensor.dims, raw_data=array.tobytes()
     )

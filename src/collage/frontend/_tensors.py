@@ -59,17 +59,20 @@ def check_tensor(tensor: onnx.TensorProto, where: str, *, max_rank: int, max_byt
         raise ModelError(f"{where} has the unknown element type {tensor.data_type}")
     if len(tensor.dims) > max_rank:
         raise ModelError(f"{where} has {len(tensor.dims)} dimensions")
-    elements = 1
+    elements = extent = 1
     for dim in tensor.dims:
         if dim < 0:
             raise ModelError(f"{where} has the negative dimension {dim}")
         elements *= dim
+        extent *= dim or 1
     if tensor.HasField("segment"):
         raise ModelError(f"{where} is stored in segments, which are not supported")
     is_string = dtype == ir.DataType.STRING
     nbytes = 0 if is_string else (elements * dtype.bitwidth + 7) // 8
     if max(nbytes, elements) > max_bytes:
         raise ModelError(f"{where} would have {elements:,} elements, {nbytes:,} bytes")
+    if extent > max_bytes:  # NumPy and runtimes multiply the lengths of a tensor without elements, too.
+        raise ModelError(f"{where} has no elements, and lengths too large for one that has any")
     if tensor.data_location == _EXTERNAL:
         return _external_facts(tensor, where, nbytes, is_string)
     if tensor.external_data:

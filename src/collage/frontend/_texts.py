@@ -56,13 +56,16 @@ def _messages(model: onnx.ModelProto) -> Iterator[Any]:
     while waiting:
         message = waiting.pop()
         yield message
-        for field, value in [] if isinstance(message, onnx.TensorProto) else message.ListFields():
+        if isinstance(message, onnx.TensorProto):  # Listing its fields would copy its data.
+            waiting += message.external_data
+            continue
+        for field, value in message.ListFields():
             if field.message_type is not None:
                 waiting += [value] if hasattr(value, "ListFields") else value
 
 
 def _texts(message: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(message, onnx.TensorProto):  # Listing its fields would copy its data.
+    if isinstance(message, onnx.TensorProto):
         fields = message.DESCRIPTOR.fields_by_name
         yield from ((fields[name], getattr(message, name)) for name in ("name", "doc_string"))
         return

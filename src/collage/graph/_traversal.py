@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 import onnx_ir as ir
@@ -51,12 +51,11 @@ def captured_values(node: ir.Node) -> tuple[ir.Value, ...]:
     captured: dict[ir.Value, None] = {}
     for body in bodies(node):
         defined: set[ir.Value] = {*body.inputs, *body.initializers.values()}
-        inner = post_dfs(body)
-        alive = set(inner)
-        inner += [n for n in body if n not in alive]
+        inner = _uses_in_order(body)
+        inner.update((n, used_values(n)) for n in body if n not in inner)
         for n in inner:
             defined.update(n.outputs)
-        uses = [v for n in inner for v in used_values(n)] + list(body.outputs)
+        uses = [v for used in inner.values() for v in used] + list(body.outputs)
         captured.update((v, None) for v in uses if v not in defined)
     return tuple(captured)
 
@@ -78,9 +77,17 @@ def post_dfs(graph: GraphLike) -> list[ir.Node]:
     Raises:
         ModelError: The graph has a cycle.
     """
+    return list(_uses_in_order(graph))
+
+
+def _uses_in_order(graph: GraphLike) -> dict[ir.Node, tuple[ir.Value, ...]]:
+    """Return the nodes as ``post_dfs`` does, each with the values that it reads.
+
+    These are looked up once a node. With more look-ups, the time would be a power of the depth of bodies within bodies.
+    """
     own = graph.graph if isinstance(graph, ir.Function) else graph
-    order: list[ir.Node] = []
-    state: dict[ir.Node, bool] = {}  # False while a node's inputs are being visited, True when it is placed
+    order: dict[ir.Node, tuple[ir.Value, ...]] = {}
+    used: dict[ir.Node, tuple[ir.Value, ...]] = {}  # of the nodes that have been met
     for output in graph.outputs:
         stack = [(output.producer(), False)]
         while stack:
@@ -88,20 +95,19 @@ def post_dfs(graph: GraphLike) -> list[ir.Node]:
             if node is None or node.graph is not own:
                 continue
             if is_ready:
-                state[node] = True
-                order.append(node)
-            elif node not in state:
-                state[node] = False
+                order[node] = used[node]
+            elif node not in used:
+                used[node] = used_values(node)
                 stack.append((node, True))
-                stack.extend((value.producer(), False) for value in reversed(used_values(node)))
+                stack.extend((value.producer(), False) for value in reversed(used[node]))
     _refuse_cycles(order)
     return order
 
 
-def _refuse_cycles(order: Iterable[ir.Node]) -> None:
+def _refuse_cycles(order: Mapping[ir.Node, tuple[ir.Value, ...]]) -> None:
     position = {node: i for i, node in enumerate(order)}
     for node, i in position.items():
-        for value in used_values(node):
+        for value in order[node]:
             producer = value.producer()
             if producer is not None and position.get(producer, -1) >= i:
                 raise ModelError(f"the graph has a cycle through node {node.name!r}")

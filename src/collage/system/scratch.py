@@ -96,8 +96,11 @@ def _sweep(parent: Path) -> None:
     """Remove this user's folders that no living process holds."""
     if _fcntl is None:
         return
-    with os.scandir(parent) as entries:
-        named = [Path(entry.path) for entry in entries if entry.name.startswith(_PREFIX)]
+    try:
+        with os.scandir(parent) as entries:
+            named = [Path(entry.path) for entry in entries if entry.name.startswith(_PREFIX)]
+    except PermissionError:  # Its files can be made and not listed, as on some shared systems.
+        return
     for folder in named:
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

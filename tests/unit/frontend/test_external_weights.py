@@ -15,7 +15,7 @@ from tests.unit.transform.graphs import run
 
 import collage
 from collage._errors import ModelError
-from collage.frontend import _places, model_digest, place_weights, read_model
+from collage.frontend import _places, model_digest, place_weights, read_model, write_original
 
 ARRAYS = {
     "nothing": np.zeros((0, 4), np.float32),
@@ -263,3 +263,24 @@ def test_a_link_put_in_while_the_file_is_checked_is_not_followed(
     monkeypatch.setattr(os.path, "realpath", resolve_and_swap)
     with pytest.raises(ModelError, match="cannot be opened"):
         read_model(path)
+
+
+def test_a_location_that_is_not_unicode_is_read_as_latin_1(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    weights = np.arange(4096, dtype=np.float32)
+    (tmp_path / "wÿ").write_bytes(weights.tobytes())
+    tensor = onnx.TensorProto(name="w", data_type=1, dims=[4096], data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w~")
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 17]> g (float[4096] x) => (float[4096] y) { y = Add (x, w) }'
+    )
+    model.graph.initializer.append(tensor)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"w~", b"w\xff"))
+    with pytest.warns(RuntimeWarning, match="Latin-1"):
+        (weight,) = read_model(path).graph.initializers.values()
+    assert weight.const_value is not None
+    np.testing.assert_array_equal(weight.const_value.numpy(), weights)
+    original = onnx.load(write_original(path, tmp_path_factory.mktemp("copy"), is_rewritten=True))
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(original.graph.initializer[0]), weights)

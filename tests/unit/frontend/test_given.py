@@ -38,6 +38,7 @@ def test_what_fits_comes_back_as_it_is(model: ir.Model) -> None:
         ({"x": np.zeros((1, 2, 4))}, "'x' is float64, but the model takes x: float[N, seq, 4]"),
         ({"x": np.zeros((1, 2, 5), np.float32)}, "'x' has shape [1, 2, 5]"),
         ({"x": np.zeros((1, 2), np.float32)}, "'x' has shape [1, 2]"),
+        ({"flags": [[True], [True, False]]}, "'flags' is not an array: "),
         ({"flags": np.zeros(3, bool)}, "'flags' has shape [3]"),
         (
             {"x": np.zeros((1, 2, 4), np.float32), "ids": np.zeros((1, 3), np.int64)},

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
+from collage._errors import UsageError
 from collage.frontend import FLOATS, RANKS, Floats, describe_inputs, make_inputs, probe_inputs, read_model
 
 TEXT = """
@@ -113,6 +114,35 @@ def test_lists_and_optionals_are_made_up_and_indices_lie_in_them() -> None:
         assert made["o"].shape == (2,)
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
     session.run(None, made)
+
+
+def test_sizes_of_a_tensor_of_unknown_rank_are_ones() -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 18]>
+        g (float x, int64[2] s) => (float y) { y = Resize <axes = [2, 3]> (x, , , s) }"""
+    )
+    proto.graph.input[0].type.tensor_type.ClearField("shape")
+    assert make_inputs(read_model(proto))["s"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("depth", ["float {nan}", "float {inf}", "float {0}", "int64 {9223372036854775807}"])
+def test_indices_go_with_any_depth(depth: str) -> None:
+    kind, number = depth.split()
+    model = read(
+        f"(int64[3] i) => (float[3, d] y) <{kind} d = {{1}}, float[2] v = {{0, 1}}> {{ y = OneHot (i, d, v) }}"
+    )
+    value = model.graph.initializers["d"]
+    value.const_value = ir.tensor(
+        np.array(float(number[1:-1])).astype(kind) if kind == "float" else np.int64(2**63 - 1)
+    )
+    assert (make_inputs(model)["i"] >= 0).all()
+
+
+def test_inputs_that_no_machine_holds_are_refused_with_the_remedy() -> None:
+    with pytest.raises(UsageError, match=r"(?s)'x'.*\[128, 128, 72057594037927936\].*lengths"):
+        make_inputs(read('(float[seq, len, "seq**8"] x) => (float[a, b, c] y) { y = Abs (x) }'))
+    with pytest.raises(UsageError, match="too large"):
+        make_inputs(read("(float[n, m] x) => (float[a, b] y) { y = Abs (x) }"), dims={"n": 0, "m": 1 << 62})
 
 
 @pytest.mark.parametrize("rank", [*RANKS, None])

@@ -96,6 +96,21 @@ def test_functions_are_expanded_with_attributes_and_nesting():
     assert_same(run(proto, inputs), run(model, inputs))
 
 
+@pytest.mark.parametrize("version", [17, 18])
+def test_functions_that_return_an_input_or_one_value_twice_leave_names_as_they_are(version):
+    proto = parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["" : 17, "own" : 1]>
+        g (float[4] x) => (float[4] a, float[4] b, float[4] c) {{ a, b, c = own.F (x) }}
+        <domain: "own", opset_import: ["" : {version}]>
+        F (x) => (x, y, y) {{ y = Neg (x) }}
+    """)
+    model = read_model(proto)
+    assert [value.name for value in model.graph.inputs] == ["x"]
+    assert [value.name for value in model.graph.outputs] == ["a", "b", "c"]
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(run(model, {"x": x}), [x, -x, -x])
+
+
 def test_functions_of_another_operator_set_are_converted():
     proto = parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 18, "local" : 1]>
@@ -222,6 +237,14 @@ def test_constant_and_input_outputs_get_a_node():
     assert [value.name for value in model.graph.outputs] == ["k", "x2"]
     assert all(value.producer() is not None for value in model.graph.outputs)
     assert run(model, {"x": np.zeros(4, np.float32)})[0] == [3]
+
+
+def test_outputs_that_are_constants_take_no_name_that_is_in_use():
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1] x) => (float[1] k, float[1] z) <float[1] k = {3}, float[1] k_source = {4}> { z = Add (x, k_source) }
+    """)
+    assert run(read_model(proto), {"x": np.ones(1, np.float32)}) == [[3], [5]]
 
 
 @pytest.mark.parametrize("opset", [7, 9, 11, 12])

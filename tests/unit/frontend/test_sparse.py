@@ -22,7 +22,7 @@ def sparse(name: str, dense: np.ndarray, *, flat: bool) -> onnx.SparseTensorProt
 
 @pytest.mark.parametrize("flat", [True, False])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int32, np.int64, np.uint8, np.bool_])
-@pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 3, 4), (0, 4)])
+@pytest.mark.parametrize("shape", [(), (7,), (3, 5), (2, 3, 4), (0, 4)])
 def test_initializers_are_made_dense(dtype: type, shape: tuple[int, ...], flat: bool) -> None:
     random = np.random.default_rng(0)
     dense = (random.integers(0, 2, shape) * random.integers(1, 9, shape)).astype(dtype)

@@ -149,6 +149,20 @@ def test_what_a_body_captures_is_an_input_of_its_node():
     assert [n.op_type for n in body.nodes] == ["If", "Tanh"] and body.fed_bits == 1
 
 
+def test_the_time_for_bodies_within_bodies_is_not_a_power_of_their_depth():
+    b = Builder()
+    x, cond = b.input("x"), b.input("c", (), ir.TensorType(ir.DataType.BOOL))
+    y = b.op("Neg", x)
+    for _ in range(16):
+        then, b, other = ir.Graph([], [y], nodes=b.nodes, name="then"), Builder(), Builder()
+        orelse = ir.Graph([], [other.op("Abs", x)], nodes=other.nodes, name="else")
+        y = b.op("If", cond, then_branch=then, else_branch=orelse)
+    start = time.process_time()
+    graph = DataflowGraph(b.model([x, cond], [y]))
+    assert graph.inputs_of(0) == (cond, x)
+    assert time.process_time() - start < 1.0
+
+
 def test_a_cycle_is_refused():
     b = Builder()
     x = b.input("x")

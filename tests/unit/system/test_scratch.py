@@ -82,6 +82,17 @@ def test_young_folders_links_and_files_stay(tmp_path: Path) -> None:
         assert (tmp_path / "collage_scratch_file").is_file()
 
 
+def test_a_folder_that_cannot_be_listed_is_not_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        folder = make_scratch()
+    assert folder.is_dir()
+    remove_scratch(folder)
+
+
 def test_a_fork_leaves_the_folder_to_its_maker() -> None:
     folder = make_scratch()
     if not (child := os.fork()):

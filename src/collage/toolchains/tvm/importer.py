@@ -2,6 +2,9 @@
 
 * The greatest of nothing but infinities is to TVM the greatest finite number, with its sign: where attention masks a whole
   row, ONNX then yields 0 and TVM's code NaN.
+* If all elements are the least of their type, or infinities, ``ArgMax`` and ``ArgMin`` return a position beside the tensor.
+* ``Pad`` by at least the length reflects what lies beside the tensor in memory.
+* Lengths that must be equal are taken for equal. Where they differ at run time, loops read what lies beside a tensor.
 * ``Min``, ``Max``, ``Mean`` and ``Sum`` become a reduction of stacked inputs: a copy of each, where loops would have fused, and
   a division by zero in TVM's own process when it lays out a stack of scalars.
 * If a tensor is normalised over several dimensions after a convolution, TVM makes it channels-last but not its scale,
@@ -31,6 +34,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -96,6 +100,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
 
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         """Convert an operator, with its type: converters of later operators ask for ranks."""
+        inputs = self._agreeing(op_name, inputs, attrs)
 
         def on_images(images: list[Any], changed: dict[str, Any]) -> Any:
             return self._convert_operator(op_name, images, changed, opset)
@@ -104,6 +109,32 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if found is None:
             found = self._converted(op_name, inputs, attrs, opset)
         return self.bb.normalize(found) if isinstance(found, relax.Expr) else found
+
+    def _agreeing(self, op_name: str, inputs: list[Any], attrs: Mapping[str, Any]) -> list[Any]:
+        """Operands of an operator, one of them with the lengths that the others demand, which are checked at run time."""
+        count = _TO_AGREE.get(op_name, 0)
+        if not count or not all(x is not None and _has_lengths(x) for x in inputs[:count]):
+            return inputs
+        place, axis, lengths = _demanded(op_name, inputs, attrs)
+        x = inputs[place]
+        shape = list(x.ty.shape.values)
+        shape[axis : axis + len(lengths)] = lengths
+        if all(map(sym.Analyzer().can_prove_equal, shape, x.ty.shape.values)):
+            return inputs
+        given = list(inputs)
+        given[place] = self.bb.match_cast(x, relax.TensorType(relax.ShapeExpr(shape), x.ty.dtype))
+        return onnx_input(given)  # type: ignore[no-any-return]
+
+    def _of_as_many(self, x: Any, y: Any) -> Any:
+        """``y``, a Reshape of ``x``, with a check at run time that it has as many elements, if that is not certain."""
+        if not (_has_lengths(x) and _has_lengths(y)):
+            return y
+        have, made = (functools.reduce(operator.mul, z.ty.shape.values, tirx.IntImm("int64", 1)) for z in (x, y))
+        if sym.Analyzer().can_prove_equal(have, made):
+            return y
+        flat = self.bb.normalize(relax.op.reshape(x, relax.ShapeExpr([have])))
+        flat = self.bb.match_cast(flat, relax.TensorType(relax.ShapeExpr([made]), x.ty.dtype))
+        return self.bb.normalize(relax.op.reshape(flat, y.ty.shape))
 
     def _converted(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         if (simple := activation(op_name, inputs, attrs)) is not None:
@@ -117,13 +148,19 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
                 return self.bb.emit_te(
                     lambda x: _extreme(x, axes, keepdims, reduce), inputs[0], primfunc_name_hint=op_name.lower()
                 )
+        if op_name in _POSITIONS:
+            length = relax.ShapeExpr([inputs[0].ty.shape.values[attrs.get("axis", 0)]])
+            y = self.bb.normalize(super()._convert_operator(op_name, inputs, attrs, opset))
+            return self.bb.emit_te(_within_length, y, length, primfunc_name_hint=op_name.lower())
+        if op_name == "Pad" and attrs.get("mode") == b"reflect" and (pads := _long_pads(inputs, attrs)) is not None:
+            return self.bb.emit_te(_reflected, inputs[0], *pads, primfunc_name_hint="pad")
         if op_name in _NORMALISATIONS:
             return self._normalised(op_name, inputs, attrs, opset)
         if op_name in _OF_IMAGES and self._is_turned:
             return self._normalised_images(op_name, inputs, attrs, opset)
         if op_name == "Reshape":
             y = self.bb.normalize(super()._convert_operator(op_name, inputs, attrs, opset))
-            return reshaped(self.bb, y)
+            return reshaped(self.bb, self._of_as_many(inputs[0], y))
         if op_name == "Sign" and str(inputs[0].ty.dtype).startswith("uint"):
             return relax.op.minimum(inputs[0], relax.const(1, inputs[0].ty.dtype))
         if op_name == "Equal" and _is_tensor(inputs[0], "bool"):
@@ -427,14 +464,81 @@ def _is_tensor(x: Any, dtype: str | tuple[str, ...]) -> bool:
     return isinstance(x.ty, relax.TensorType) and str(x.ty.dtype).startswith(dtype)
 
 
+_TO_AGREE = {
+    **{"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": 2, "ScatterElements": 3, "ScatterND": 3},
+    **{"DepthToSpace": 1, "SpaceToDepth": 1, "TopK": 1},
+}
+"""Operators that demand lengths, and the number of operands that have these."""
+
+
+def _demanded(op_name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[int, int, list[Any]]:
+    """Return the place of an operand, one of its axes, and the lengths that it must have from there on."""
+    x, y = (list(z.ty.shape.values) if z is not None else [] for z in [*inputs, None][:2])
+    if op_name in ("Gemm", "MatMul"):
+        axes = len(x) - 1, max(len(y) - 2, 0)
+        if op_name == "Gemm":
+            axes = 1 - attrs.get("transA", 0), attrs.get("transB", 0)
+        place = int(isinstance(inputs[0], tvm.ir.GenericConst))  # A constant stays one.
+        return place, axes[place], [(y, x)[place][axes[1 - place]]]
+    if op_name == "TopK":
+        axis = attrs.get("axis", -1) % len(x)
+        return 0, axis, [tirx.max(x[axis], int(inputs[1].value.numpy().item()))]
+    if op_name in _BLOCKS:
+        block = attrs["blocksize"]
+        axis, size, end = (1, block**2, 2) if op_name == "DepthToSpace" else (2, block, 4)
+        return 0, axis, [n // size * size for n in x[axis:end]]
+    if op_name == "Conv":
+        return 0, 1, [y[1] * attrs.get("group", 1)]
+    if op_name == "ConvTranspose":
+        return 0, 1, [y[0]]
+    return 2, 0, y if op_name == "ScatterElements" else [*y[:-1], *x[int(y[-1]) :]]
+
+
+def _long_pads(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[list[int]] | None:
+    """Return the elements before and after each axis, if there may be as many as the axis has; None if there are fewer.
+
+    Pads that are not constant are left to TVM, which refuses them.
+    """
+    x, pads, _, axes = [*inputs, None, None, None][:4]
+    if any(value is not None and not isinstance(value, tvm.ir.GenericConst) for value in (pads, axes)):
+        return None
+    lengths = x.ty.shape.values
+    counts = np.reshape(attrs["pads"] if pads is None else pads.value.numpy(), (2, -1))
+    whole = np.zeros((2, len(lengths)), np.int64)
+    whole[:, slice(None) if axes is None else axes.value.numpy()] = counts
+    most = whole.max(0).tolist()
+    if all(m <= 0 or (isinstance(n, tirx.IntImm) and m < int(n)) for n, m in zip(lengths, most, strict=True)):
+        return None
+    if whole.min() < 0:
+        raise Unsupported("tvm reflects more elements than there are")
+    return whole.tolist()
+
+
+def _reflected(x: Any, before: Sequence[int], after: Sequence[int]) -> Any:
+    """A tensor that is reflected at its ends, as often as it takes, as an expression of TVM."""
+
+    def source(place: Any, length: Any) -> Any:
+        period = tirx.max(2 * (length - 1), 1)
+        folded = tirx.floormod(place, period)
+        inside = tirx.all(place >= 0, place < length)
+        return tirx.if_then_else(inside, place, tirx.if_then_else(folded < length, folded, period - folded))
+
+    def element(*place: Any) -> Any:
+        pads = zip(place, x.shape, before, after, strict=True)
+        return x(*(source(at - more, n) if more or end else at for at, n, more, end in pads))
+
+    shape = [n + more + end for n, more, end in zip(x.shape, before, after, strict=True)]
+    return te.compute(shape, element, name="reflected")
+
+
 _DIVISIONS = frozenset(("Div", "Mod"))
 
 
 def _divides_by_anything(x: Any, y: Any) -> bool:
-    """True if integers are divided by something that is not constant, or by a constant with zeros."""
+    """True if integers are divided by something that is not constant, or by a constant that holds 0 or -1."""
     if not (_is_tensor(x, ("int", "uint")) and _is_tensor(y, ("int", "uint"))):
         return False
-    return not isinstance(y, tvm.ir.GenericConst) or not np.all(y.value.numpy())
+    return not isinstance(y, tvm.ir.GenericConst) or bool(np.isin(y.value.numpy(), (0, -1)).any())
 
 
 def _is_float(x: Any) -> bool:
@@ -466,6 +570,15 @@ _EXTREMES = {
     "ReduceMin": te.comm_reducer(lambda x, y: tirx.min(x, y), _infinity),
 }
 """Reductions that begin at an infinity."""
+
+
+_POSITIONS = frozenset(("ArgMax", "ArgMin"))
+
+
+def _within_length(positions: Any, lengths: Sequence[Any]) -> Any:
+    """Positions on an axis, brought into its length: to TVM the first of equal elements may be -1, the last the length."""
+    end, zero = tirx.Cast("int64", lengths[0]) - 1, tirx.const(0, "int64")
+    return te.compute(positions.shape, lambda *place: tirx.min(tirx.max(positions(*place), zero), end), name="position")
 
 
 def _extreme(x: Any, axes: Sequence[int], keepdims: bool, reduce: Callable[..., Any]) -> Any:
