@@ -183,7 +183,8 @@ class Executor:
             slots[index] = take()
         for position, (index, layout) in self._written.items() if targets else ():
             target = targets[position]
-            if target is not None and fits(target, layout) and not _shares_memory(target, self._block, values):
+            # Views that other libraries made of the caller's array do not name it as their base.
+            if target is not None and fits(target, layout) and not any(_meets(target, value) for value in values):
                 slots[index] = target
         return slots
 
@@ -294,9 +295,11 @@ def _shares_memory(array: np.ndarray[Any, Any], block: Any, others: Iterable[Any
     base = array.base
     if base is None:  # It owns its memory: others lie there only if they are the same array, or views of it.
         return any(other is array or (isinstance(other, np.ndarray) and other.base is array) for other in others)
-    if base is block:
-        return True
-    return any(isinstance(other, np.ndarray) and np.may_share_memory(array, other) for other in others)
+    return base is block or any(_meets(array, other) for other in others)
+
+
+def _meets(array: np.ndarray[Any, Any], other: Any) -> bool:
+    return isinstance(other, np.ndarray) and np.may_share_memory(array, other)
 
 
 def _own(value: Any) -> Any:
