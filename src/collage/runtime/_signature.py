@@ -268,10 +268,12 @@ def _as_tensor(port: Port, dtype: np.dtype[Any] | None, value: Any) -> Any:
         raise InputError(f"input {port.name!r} is not a usable tensor: {error}") from None
     if dtype.kind == "O" and array.dtype.kind in "USTO":
         array = array.astype(object)
-    elif isinstance(value, int | float | bool | list | tuple) and array.dtype != dtype:
+    elif isinstance(value, int | float | bool | list | tuple) and array.dtype != dtype and array.dtype.kind in "biuf":
         # Python numbers have no element type of their own; they take the model's where nothing is lost.
-        cast = array.astype(dtype)
-        if array.dtype.kind in "biuf" and np.array_equal(cast.astype(array.dtype), array):
+        with np.errstate(invalid="ignore", over="ignore"):
+            cast = array.astype(dtype)
+            is_same = np.array_equal(cast.astype(array.dtype), array, equal_nan=True)
+        if is_same:
             array = cast
     if array.dtype != dtype:
         raise InputError(f"input {port.name!r} is {array.dtype}, but the model takes {port}; convert it first")
