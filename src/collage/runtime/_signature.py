@@ -264,9 +264,12 @@ def _as_tensor(port: Port, dtype: np.dtype[Any] | None, value: Any) -> Any:
         return value
     try:
         array = as_numpy(value)
+        if array.dtype.kind == "S" and dtype.kind == "O":
+            # As objects they would be taken for other objects, of which runtimes take the printed form.
+            array = np.char.decode(array, "utf-8")
     except (ValueError, TypeError, RuntimeError, BufferError) as error:
         raise InputError(f"input {port.name!r} is not a usable tensor: {error}") from None
-    if dtype.kind == "O" and array.dtype.kind in "USTO":
+    if dtype.kind == "O" and array.dtype.kind in "UTO":
         array = array.astype(object)
     elif isinstance(value, int | float | bool | list | tuple) and array.dtype != dtype and array.dtype.kind in "biuf":
         # Python numbers have no element type of their own; they take the model's where nothing is lost.

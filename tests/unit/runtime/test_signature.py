@@ -67,6 +67,10 @@ def test_layout_is_made_row_major_and_python_numbers_take_the_type() -> None:
 def test_scalars_strings_and_values_that_are_no_tensors() -> None:
     assert Signature([Port("s", "float32", ())]).bind({"s": np.float32(2)})[0][0].shape == ()
     assert Signature([Port("t", "string", (2,))]).bind({"t": np.array(["a", "b"])})[0][0].dtype == object
+    for given in (np.array([b"a", b"\xc3\xa4"]), [b"a", "ä".encode()]):
+        assert Signature([Port("t", "string", (2,))]).bind({"t": given})[0][0].tolist() == ["a", "ä"]
+    with pytest.raises(InputError, match="'t' is not a usable tensor: 'utf-8' codec"):
+        Signature([Port("t", "string", (1,))]).bind({"t": np.array([b"\xff"])})
     sequence = [np.ones(1)]
     assert Signature([Port("q", None, None)]).bind({"q": sequence})[0][0] is sequence
 
