@@ -194,6 +194,7 @@ def test_a_cancelled_task_is_called_off_and_stays_cancelled(tmp_path: Path) -> N
         {"kind": "done", "artefact": ARTEFACT[:-50]},
         {"kind": "done", "artefact": b"PK" + b"\0" * (300 << 20)},
         {"kind": "done", "artefact": ARTEFACT, "took_s": "long"},
+        {"kind": "done", "artefact": ARTEFACT, "took_s": 10**400},
         {"kind": ["odd"]},
         {},
         "no mapping",
