@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -263,9 +264,14 @@ def _task_of(row: Mapping[Any, Any]) -> Task:
     """Return the task of a row; values that make no sense are left out."""
     try:
         versions = json.loads(row["versions"])
-    except ValueError:
+    except (ValueError, TypeError, RecursionError):
         versions = {}
-    told = {each.name: row[each.name] for each in fields(Task)}
+    # SQLite keeps values of any type in any column.
+    told: dict[str, Any] = {f.name: row[f.name] if isinstance(row[f.name], str) else "" for f in fields(Task)}
+    for name in ("time_us", "gain", "took_s", "changed_at_s"):
+        is_number = isinstance(row[name], int | float) and 0 <= row[name] < math.inf
+        told[name] = float(row[name]) if is_number else 0.0 if name == "changed_at_s" else None
+    told["tries"] = row["tries"] if isinstance(row["tries"], int) and row["tries"] > 0 else 0
     told["versions"] = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
     told["state"] = told["state"] if told["state"] in STATES else "failed"
     return Task(**told)
