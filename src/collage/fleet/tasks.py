@@ -16,7 +16,7 @@ from collage._errors import UsageError
 from collage.database import begin_writing, describe, open_engine, persistently
 from collage.database.database import default_url, sqlite_file
 
-__all__ = ["STATES", "Task", "TaskStore", "absolute_url", "is_file", "replaced", "stale"]
+__all__ = ["STATES", "Task", "TaskStore", "absolute_url", "as_planned", "is_file", "replaced", "stale"]
 
 STATES = ("waiting", "running", "done", "failed", "cancelled")
 _LOCK = 0x666C6565
@@ -204,6 +204,21 @@ class TaskStore:
         except sa.exc.SQLAlchemyError as error:
             cause = " ".join(str(error.__cause__ or error).split())[:500]
             raise UsageError(f"cannot use the tasks in the database {self._shown}: {cause}") from error
+
+
+def as_planned(known: Task, planned: Task) -> Task:
+    """Return a task of the database with the model, the machine and the file that it has here.
+
+    Other users may write to the database, and must not choose the files that this process writes to.
+    """
+    return replace(
+        known,
+        folder=planned.folder,
+        name=planned.name,
+        model=planned.model,
+        machine=planned.machine,
+        file=planned.file,
+    )
 
 
 def is_file(url: str) -> bool:
