@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 import collage
@@ -243,6 +244,23 @@ def test_a_hostile_model_in_an_artefact_is_refused(folder: Path, name: str) -> N
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refused(folder)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 2**20
+
+
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_a_hostile_model_of_another_name_is_refused(folder: Path, is_rebuilt: bool) -> None:
+    """The model is one whatever the end of its name is. A weight of it lies outside of the folder."""
+    (folder / "model.onnx").unlink()
+    shutil.copyfile(folder / "weights.bin", folder.parent / "secret")
+    model = onnx.load(DATA / "0.1.0.collage" / "model.onnx", load_external_data=False)
+    for entry in model.graph.initializer[0].external_data:
+        entry.value = "../secret" if entry.key == "location" else entry.value
+    (folder / "model.bin").write_bytes(model.SerializeToString())
+    manifest = manifest_of(folder)
+    manifest["model_file"] = "model.bin"
+    manifest["files"]["model.bin"] = manifest["files"].pop("model.onnx")
+    write(folder, manifest)
+    with pytest.raises(ArtefactError, match=r"model\.bin"):
+        collage.load(folder, rebuild=is_rebuilt)
 
 
 def zip_of(
