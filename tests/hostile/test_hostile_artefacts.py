@@ -24,7 +24,7 @@ import pytest
 
 import collage
 from collage._errors import ArtefactError
-from collage.runtime import unpack, verify
+from collage.runtime import read_inputs, unpack, verify
 from collage.runtime._manifest import SCHEMA
 from tests.hostile.hostile_models import CORPUS
 
@@ -152,6 +152,7 @@ MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "kernels in the wrong order": lambda m: m["kernels"].reverse(),
     "an output that nothing makes": lambda m: m["outputs"][0].update(name="nowhere"),
     "a type that does not exist": lambda m: m["inputs"][0].update(dtype="float31"),
+    "a list of types that is cut off": lambda m: m["inputs"][0].update(dtype="f4,("),
     "a type that is an object": lambda m: m["inputs"][0].update(dtype=["O"]),
     "an input given twice": lambda m: m.update(inputs=m["inputs"] * 2),
     "an input of another shape": lambda m: m["inputs"][0].update(shape=[10**30]),
@@ -186,6 +187,7 @@ def test_hostile_manifests_are_refused(folder: Path, name: str) -> None:
         (folder / "manifest.json").write_text(text)
     else:
         write(folder, manifest)
+    read_inputs(folder)  # A quick look raises nothing.
     assert "secret\n" not in refused(folder)
 
 

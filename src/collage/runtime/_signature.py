@@ -256,6 +256,8 @@ def _default(port: Port) -> np.ndarray[Any, Any]:
 def _numpy_dtype(name: str | None) -> np.dtype[Any] | None:
     if name is None:
         return None
+    if not name.isidentifier():  # A list of types, or another expression that NumPy parses.
+        raise ValueError(f"{name[:40]!r} is not an element type")
     return np.dtype(object) if name == "string" else np.dtype(name)
 
 
