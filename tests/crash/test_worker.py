@@ -12,6 +12,7 @@ import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
@@ -45,6 +46,12 @@ def assert_gone(pid: int) -> None:
 
 
 def test_answers(worker: Worker) -> None:
+    assert worker.call("echo", PATIENCE_S, text="you") == "hello you"
+
+
+def test_a_start_that_is_interrupted_answers_no_job(worker: Worker) -> None:
+    with mock.patch.object(Worker, "_receive", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        worker.start()
     assert worker.call("echo", PATIENCE_S, text="you") == "hello you"
 
 

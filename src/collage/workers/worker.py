@@ -222,7 +222,8 @@ class Worker:
         try:
             late = f"the worker did not come up in {self._start_timeout_s:g} s"
             hello = self._receive(time.monotonic() + self._start_timeout_s, late)
-        except WorkerDied:
+        except BaseException:
+            # Interrupted, too: its greeting would be taken for the reply of the first job.
             self.kill()
             raise
         if "result" not in hello:
