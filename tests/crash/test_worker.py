@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -87,6 +88,14 @@ def test_what_cannot_be_sent_is_a_failure_and_no_death(worker: Worker, what: str
 def test_names_the_cause_of_death_and_starts_again(worker: Worker, what: str, said: str) -> None:
     with pytest.raises(WorkerCrash, match=said):
         worker.call("bad", PATIENCE_S, what=what)
+    assert worker.call("echo", PATIENCE_S, text="again") == "hello again"
+
+
+def test_a_signal_without_a_name_is_a_crash_too(worker: Worker) -> None:
+    pid = worker.call("pid", PATIENCE_S)
+    threading.Timer(0.5, os.kill, (pid, signal.SIGRTMIN + 6)).start()
+    with pytest.raises(WorkerCrash, match=f"killed by signal {signal.SIGRTMIN + 6}"):
+        worker.call("bad", PATIENCE_S, what="hang")
     assert worker.call("echo", PATIENCE_S, text="again") == "hello again"
 
 

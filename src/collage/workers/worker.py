@@ -310,5 +310,6 @@ class Worker:
         if code == OUT_OF_MEMORY_CODE:
             return WorkerOutOfMemory(f"the worker ran out of memory{said}")
         if code < 0:
-            return WorkerCrash(f"the worker was killed by {signal.Signals(-code).name}{said}")
+            names = {number.value: number.name for number in signal.Signals}  # Most real-time signals have none.
+            return WorkerCrash(f"the worker was killed by {names.get(-code, f'signal {-code}')}{said}")
         return WorkerCrash(f"the worker exited with code {code}{said}")
