@@ -56,6 +56,14 @@ def test_a_start_that_is_interrupted_answers_no_job(worker: Worker) -> None:
     assert worker.call("echo", PATIENCE_S, text="you") == "hello you"
 
 
+def test_a_process_that_the_system_refuses_is_a_crash_and_keeps_nothing_open() -> None:
+    """The text of its arguments is longer than the system takes."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with Worker(SERVICE, {"greeting": "x" * (1 << 20)}) as worker, pytest.raises(WorkerCrash, match="could not start"):
+        worker.call("echo", PATIENCE_S, text="you")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_threads_that_ask_at_once_get_their_own_answers(worker: Worker) -> None:
     def ask(number: int) -> str:
         return str(worker.call("echo", PATIENCE_S, text=str(number)))

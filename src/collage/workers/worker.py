@@ -203,17 +203,24 @@ class Worker:
         }
         # The child must find the same packages as the parent, whatever the parent did to sys.path.
         paths = os.pathsep.join(path for path in sys.path if path and Path(path).exists())
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "collage.workers._worker_main", json.dumps(configuration)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=(child_reads, child_writes, child_lifeline),
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": paths, **self._environment},
-        )
-        for descriptor in (child_reads, child_writes, child_lifeline):
-            os.close(descriptor)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "collage.workers._worker_main", json.dumps(configuration)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(child_reads, child_writes, child_lifeline),
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": paths, **self._environment},
+            )
+        except OSError as error:  # No processes or no memory left, or too much text.
+            self._let_go()
+            os.close(self._requests)
+            os.close(self._replies)
+            raise WorkerCrash(f"the worker could not start: {error.strerror}") from error
+        finally:
+            for descriptor in (child_reads, child_writes, child_lifeline):
+                os.close(descriptor)
         self._tail = b""
         self._is_paused = False
         self.jobs_done = 0
