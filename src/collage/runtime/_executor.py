@@ -142,13 +142,8 @@ class Executor:
         if self._host is None:
             return self.run(values)
         slots = self._slots(values)
-        for position, (_, inputs, _, _) in enumerate(self._steps):
-            given = [slots[i] for i in inputs]
-            if any(isinstance(value, np.ndarray) and not value.size for value in given):
-                made = self._host.run(position, given)
-            else:
-                made = self._call(position, slots)
-            self._settle(position, slots, made)
+        for position in range(len(self._steps)):
+            self._settle(position, slots, self._call(position, slots, is_empty=True))
         return self._owned([slots[i] for i in self._outputs], values, self._apart)
 
     def run_to(self, values: Sequence[Any], targets: Targets, is_empty: bool = False) -> Sequence[Any]:
@@ -165,13 +160,13 @@ class Executor:
             self._settle(position, slots, self._call(position, slots))
         return self._owned([slots[i] for i in self._outputs], values, self._apart)
 
-    def trace(self, values: Sequence[Any]) -> tuple[Sequence[Any], list[Span]]:
-        """Run like ``run``, and return when each step's kernel began and ended."""
+    def trace(self, values: Sequence[Any], is_empty: bool = False) -> tuple[Sequence[Any], list[Span]]:
+        """Run like ``run``, or like ``run_empty``, and return when each step's kernel began and ended."""
         spans: list[Span] = []
         slots = self._slots(values)
         for position in range(len(self._steps)):
             began = time.perf_counter_ns()
-            made = self._call(position, slots)
+            made = self._call(position, slots, is_empty)
             spans.append((began, time.perf_counter_ns()))
             self._settle(position, slots, made)
         return self._owned([slots[i] for i in self._outputs], values, self._apart), spans
@@ -188,10 +183,12 @@ class Executor:
                 slots[index] = target
         return slots
 
-    def _call(self, position: int, slots: list[Any]) -> Sequence[Any]:
+    def _call(self, position: int, slots: list[Any], is_empty: bool = False) -> Sequence[Any]:
         kernel, inputs, outputs, _ = self._steps[position]
         into = self._into[position]
         values = [slots[i] for i in inputs]
+        if is_empty and self._host is not None and any(isinstance(x, np.ndarray) and not x.size for x in values):
+            return self._host.run(position, values)
         try:
             if into is None:
                 return kernel(values)
