@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from collage._errors import UsageError
 from collage.database import begin_writing, describe, open_engine, persistently
-from collage.database.database import default_url, sqlite_file
+from collage.database.database import default_url, file_url, sqlite_file
 
 __all__ = ["STATES", "Task", "TaskStore", "absolute_url", "as_planned", "is_file", "replaced", "stale"]
 
@@ -234,7 +234,7 @@ def absolute_url(url: str | None) -> str:
     file = sqlite_file(url)
     if file is None:
         raise UsageError(f"{url} is in memory, where no other process finds it")
-    return f"sqlite:///{file.absolute()}"
+    return file_url(file.absolute())
 
 
 def stale(tasks: Sequence[Task]) -> set[str]:
