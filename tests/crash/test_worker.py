@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
@@ -48,6 +50,20 @@ def test_answers(worker: Worker) -> None:
     assert worker.call("echo", PATIENCE_S, text="you") == "hello you"
 
 
+def test_a_start_that_is_interrupted_answers_no_job(worker: Worker) -> None:
+    with mock.patch.object(Worker, "_receive", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        worker.start()
+    assert worker.call("echo", PATIENCE_S, text="you") == "hello you"
+
+
+def test_a_process_that_the_system_refuses_is_a_crash_and_keeps_nothing_open() -> None:
+    """The text of its arguments is longer than the system takes."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with Worker(SERVICE, {"greeting": "x" * (1 << 20)}) as worker, pytest.raises(WorkerCrash, match="could not start"):
+        worker.call("echo", PATIENCE_S, text="you")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_threads_that_ask_at_once_get_their_own_answers(worker: Worker) -> None:
     def ask(number: int) -> str:
         return str(worker.call("echo", PATIENCE_S, text=str(number)))
@@ -80,6 +96,14 @@ def test_what_cannot_be_sent_is_a_failure_and_no_death(worker: Worker, what: str
 def test_names_the_cause_of_death_and_starts_again(worker: Worker, what: str, said: str) -> None:
     with pytest.raises(WorkerCrash, match=said):
         worker.call("bad", PATIENCE_S, what=what)
+    assert worker.call("echo", PATIENCE_S, text="again") == "hello again"
+
+
+def test_a_signal_without_a_name_is_a_crash_too(worker: Worker) -> None:
+    pid = worker.call("pid", PATIENCE_S)
+    threading.Timer(0.5, os.kill, (pid, signal.SIGRTMIN + 6)).start()
+    with pytest.raises(WorkerCrash, match=f"killed by signal {signal.SIGRTMIN + 6}"):
+        worker.call("bad", PATIENCE_S, what="hang")
     assert worker.call("echo", PATIENCE_S, text="again") == "hello again"
 
 

@@ -19,11 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 import collage
 from collage._errors import ArtefactError
-from collage.runtime import unpack, verify
+from collage.runtime import read_inputs, unpack, verify
 from collage.runtime._manifest import SCHEMA
 from tests.hostile.hostile_models import CORPUS
 
@@ -151,6 +152,7 @@ MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "kernels in the wrong order": lambda m: m["kernels"].reverse(),
     "an output that nothing makes": lambda m: m["outputs"][0].update(name="nowhere"),
     "a type that does not exist": lambda m: m["inputs"][0].update(dtype="float31"),
+    "a list of types that is cut off": lambda m: m["inputs"][0].update(dtype="f4,("),
     "a type that is an object": lambda m: m["inputs"][0].update(dtype=["O"]),
     "an input given twice": lambda m: m.update(inputs=m["inputs"] * 2),
     "an input of another shape": lambda m: m["inputs"][0].update(shape=[10**30]),
@@ -185,6 +187,7 @@ def test_hostile_manifests_are_refused(folder: Path, name: str) -> None:
         (folder / "manifest.json").write_text(text)
     else:
         write(folder, manifest)
+    read_inputs(folder)  # A quick look raises nothing.
     assert "secret\n" not in refused(folder)
 
 
@@ -243,6 +246,23 @@ def test_a_hostile_model_in_an_artefact_is_refused(folder: Path, name: str) -> N
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refused(folder)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 2**20
+
+
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_a_hostile_model_of_another_name_is_refused(folder: Path, is_rebuilt: bool) -> None:
+    """The model is one whatever the end of its name is. A weight of it lies outside of the folder."""
+    (folder / "model.onnx").unlink()
+    shutil.copyfile(folder / "weights.bin", folder.parent / "secret")
+    model = onnx.load(DATA / "0.1.0.collage" / "model.onnx", load_external_data=False)
+    for entry in model.graph.initializer[0].external_data:
+        entry.value = "../secret" if entry.key == "location" else entry.value
+    (folder / "model.bin").write_bytes(model.SerializeToString())
+    manifest = manifest_of(folder)
+    manifest["model_file"] = "model.bin"
+    manifest["files"]["model.bin"] = manifest["files"].pop("model.onnx")
+    write(folder, manifest)
+    with pytest.raises(ArtefactError, match=r"model\.bin"):
+        collage.load(folder, rebuild=is_rebuilt)
 
 
 def zip_of(

@@ -21,7 +21,16 @@ from collage._distribution import WHERE, install_command
 from collage._errors import UsageError
 from collage.database._schema import MIGRATIONS, SCHEMA, about, fact, metadata, timing
 
-__all__ = ["begin_writing", "describe", "open_engine", "prepare", "readable_url", "reading_uri", "sqlite_file"]
+__all__ = [
+    "begin_writing",
+    "describe",
+    "file_url",
+    "open_engine",
+    "prepare",
+    "readable_url",
+    "reading_uri",
+    "sqlite_file",
+]
 
 _BUSY_S = 60.0
 _MAX_VALUE_BYTES = 64 << 20
@@ -97,6 +106,11 @@ def sqlite_file(url: str | sa.URL) -> Path | None:
     return Path(str(parsed.database)) if local else None
 
 
+def file_url(file: Path) -> str:
+    """Return the URL of an SQLite file, whose path may hold characters that mean something in a URL."""
+    return sa.URL.create("sqlite", database=str(file)).render_as_string()
+
+
 def readable_url(engine: sa.Engine) -> str:
     """The URL of an engine, without a password."""
     return engine.url.render_as_string(hide_password=True)
@@ -159,7 +173,7 @@ def _copied(engine: sa.Engine) -> sa.Engine:
 
 
 def _parse(url: str) -> sa.URL:
-    return sa.make_url(url if "://" in url else f"sqlite:///{url}")
+    return sa.make_url(url) if "://" in url else sa.URL.create("sqlite", database=url)
 
 
 def _version(source: sa.Engine | sa.Connection) -> int | None:

@@ -26,7 +26,7 @@ from collage.cost.outcome import Outcome
 from collage.cost.workload_key import WorkloadKey, digest_of
 from collage.database import _schema as schema
 from collage.database._claims import claim
-from collage.database._engine import begin_writing, describe, open_engine, prepare, readable_url, sqlite_file
+from collage.database._engine import begin_writing, describe, file_url, open_engine, prepare, readable_url, sqlite_file
 from collage.database._facts import MACHINE, FactKind
 from collage.database._persistence import persistently
 from collage.database._rows import fact_row, is_finite, outcome_of, read_json, timing_row, value_of
@@ -34,7 +34,7 @@ from collage.database._schema import SCHEMA
 from collage.system.machine import this_machine
 from collage.system.user_folders import cache_folder
 
-__all__ = ["SCHEMA", "Database", "Record", "default_url", "sqlite_file", "this_origin"]
+__all__ = ["SCHEMA", "Database", "Record", "default_url", "file_url", "sqlite_file", "this_origin"]
 
 _INSERT: Mapping[str, Callable[[sa.Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 _BATCH = 500
@@ -61,7 +61,7 @@ def default_url() -> str:
     if url := os.environ.get("COLLAGE_DB"):
         return url
     folder = cache_folder("name a database with --db or COLLAGE_DB")
-    return f"sqlite:///{folder / 'timings.sqlite'}"
+    return file_url(folder / "timings.sqlite")
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +45,7 @@ def read_answer(found: Any) -> Answer:
     node, host, reason = (_text(found.get(name)) for name in ("node", "host", "reason"))
     kind, code, took_s, artefact = (found.get(name) for name in ("kind", "code", "took_s", "artefact"))
     rows = found.get("rows", "")
-    is_number = isinstance(took_s, int | float) and math.isfinite(took_s) and took_s >= 0
+    is_number = isinstance(took_s, int | float) and 0 <= took_s <= sys.float_info.max
     is_whole = kind != "done" or (isinstance(artefact, bytes) and is_number and isinstance(rows, str))
     if not isinstance(kind, str) or kind not in _KINDS or not is_whole:
         return Answer("failed", node, host, "the node sent an answer whose parts make no sense")

@@ -19,7 +19,7 @@ from collage.fleet.machines import LOCAL, Fleet
 from collage.fleet.models import ModelFiles, describe_model
 from collage.fleet.orders import Order, Work
 from collage.fleet.returned import file_digest
-from collage.fleet.tasks import Task, TaskStore, absolute_url, is_file
+from collage.fleet.tasks import Task, TaskStore, absolute_url, as_planned, is_file
 from collage.system.machine import this_machine
 
 __all__ = ["compile_fleet"]
@@ -78,7 +78,8 @@ def compile_fleet(
     with _alone(folder), TaskStore(db) as store:
         planned, works = _plan(models, fleet, folder, say)
         store.plan(planned)
-        known = {task.digest: task for task in store.of([task.digest for task in planned])}
+        by_digest = {task.digest: task for task in planned}
+        known = {task.digest: as_planned(task, by_digest[task.digest]) for task in store.of(list(by_digest))}
         for task in known.values():
             if task.state == "done" and file_digest(folder / task.file) != task.artefact:
                 say(f"{folder / task.file} is missing, or was changed: it is compiled again")

@@ -20,7 +20,7 @@ from collage.fleet.models import read_files
 from collage.fleet.node import compile_here
 from collage.fleet.orders import Order, Work
 from collage.fleet.returned import keep, most_bytes
-from collage.fleet.tasks import Task, TaskStore
+from collage.fleet.tasks import Task, TaskStore, as_planned
 
 __all__ = ["Driver"]
 
@@ -90,7 +90,7 @@ class Driver:
         self._remote = ray.remote(num_cpus=0, max_retries=0)(function)
         self._queues = {name: _Queue() for name in order.machines}
         known = {task.digest: task for task in store.of([each.task.digest for each in order.work])}
-        self._tasks = known
+        self._tasks = {each.task.digest: as_planned(known[each.task.digest], each.task) for each in order.work}
         for each in order.work:
             if known[each.task.digest].state in ("waiting", "running"):
                 self._queues[each.task.machine].waiting.append(each)

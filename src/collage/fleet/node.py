@@ -18,6 +18,7 @@ from typing import Any
 
 from collage._version import __version__
 from collage.database import Database, await_server
+from collage.database.database import file_url
 from collage.fleet.machines import options_text
 from collage.fleet.models import write_files
 from collage.system.machine import this_machine
@@ -87,7 +88,7 @@ def _compiled(files: dict[str, bytes], job: Mapping[str, Any]) -> dict[str, Any]
             _take_rows(folder / "timings.sqlite", job["rows"])
         if job["db"]:
             await_server(job["db"])
-        db = job["db"] or f"sqlite:///{folder / 'timings.sqlite'}"
+        db = job["db"] or file_url(folder / "timings.sqlite")
         code, said = _run(folder, next(iter(files)), db, float(job["limit_s"]))
         if code is None:
             return {"kind": "late", "reason": f"compiling took longer than {job['limit_s']:.0f} s"}

@@ -115,7 +115,7 @@ def take_rows(database: Database, text: Any, fingerprint: str) -> Moved:
     """
     if not isinstance(text, str) or len(text) > _MOST_TEXT or text.count("\n") > MOST_ROWS:
         raise ArtefactError(f"a node sends more than {MOST_ROWS:,} timings and facts; none is taken")
-    for line in text.splitlines():
+    for line in io.StringIO(text):  # The lines of ``import_lines``: ``splitlines`` also ends one at other characters.
         try:
             told = json.loads(line)
             machine = told["timing"]["parts"]["machine"] if "timing" in told else fingerprint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,9 +14,9 @@ import sqlalchemy as sa
 
 from collage._errors import UsageError
 from collage.database import begin_writing, describe, open_engine, persistently
-from collage.database.database import default_url, sqlite_file
+from collage.database.database import default_url, file_url, sqlite_file
 
-__all__ = ["STATES", "Task", "TaskStore", "absolute_url", "is_file", "replaced", "stale"]
+__all__ = ["STATES", "Task", "TaskStore", "absolute_url", "as_planned", "is_file", "replaced", "stale"]
 
 STATES = ("waiting", "running", "done", "failed", "cancelled")
 _LOCK = 0x666C6565
@@ -205,6 +206,21 @@ class TaskStore:
             raise UsageError(f"cannot use the tasks in the database {self._shown}: {cause}") from error
 
 
+def as_planned(known: Task, planned: Task) -> Task:
+    """Return a task of the database with the model, the machine and the file that it has here.
+
+    Other users may write to the database, and must not choose the files that this process writes to.
+    """
+    return replace(
+        known,
+        folder=planned.folder,
+        name=planned.name,
+        model=planned.model,
+        machine=planned.machine,
+        file=planned.file,
+    )
+
+
 def is_file(url: str) -> bool:
     """Return True if a database is a file of this machine."""
     return "://" not in url or url.startswith("sqlite")
@@ -218,7 +234,7 @@ def absolute_url(url: str | None) -> str:
     file = sqlite_file(url)
     if file is None:
         raise UsageError(f"{url} is in memory, where no other process finds it")
-    return f"sqlite:///{file.absolute()}"
+    return file_url(file.absolute())
 
 
 def stale(tasks: Sequence[Task]) -> set[str]:
@@ -263,9 +279,14 @@ def _task_of(row: Mapping[Any, Any]) -> Task:
     """Return the task of a row; values that make no sense are left out."""
     try:
         versions = json.loads(row["versions"])
-    except ValueError:
+    except (ValueError, TypeError, RecursionError):
         versions = {}
-    told = {each.name: row[each.name] for each in fields(Task)}
+    # SQLite keeps values of any type in any column.
+    told: dict[str, Any] = {f.name: row[f.name] if isinstance(row[f.name], str) else "" for f in fields(Task)}
+    for name in ("time_us", "gain", "took_s", "changed_at_s"):
+        is_number = isinstance(row[name], int | float) and 0 <= row[name] < math.inf
+        told[name] = float(row[name]) if is_number else 0.0 if name == "changed_at_s" else None
+    told["tries"] = row["tries"] if isinstance(row["tries"], int) and row["tries"] > 0 else 0
     told["versions"] = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
     told["state"] = told["state"] if told["state"] in STATES else "failed"
     return Task(**told)

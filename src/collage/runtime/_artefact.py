@@ -46,8 +46,8 @@ def check_destination(path: Path) -> None:
     """
     if (url := url_of(path)) is not None:
         return check_writable(url)
-    _refuse_to_replace(path, path.suffix == ".zip")
     try:
+        _refuse_to_replace(path, path.suffix == ".zip")
         tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent).cleanup()
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
@@ -87,8 +87,8 @@ def write_files(path: Path, head: str, contents: Callable[[], bytes], files: Seq
         _write_to_url(url, head, contents, files)
         return path
     zipped = path.suffix == ".zip"
-    _refuse_to_replace(path, zipped)
     try:
+        _refuse_to_replace(path, zipped)
         path.parent.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
@@ -126,7 +126,7 @@ def _is_zip(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return not {MANIFEST, PACK}.isdisjoint(archive.namelist())
-    except (zipfile.BadZipFile, OSError):
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError):
         return False
 
 

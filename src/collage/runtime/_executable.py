@@ -240,15 +240,15 @@ class Executable:
         values, restore, is_empty = self._bind(inputs)
         targets = targets_of(self.outputs, out or {})
         owner = self if is_empty else self._owner(values)
-        results, spans = owner._contexts.apart(partial(owner._traced, values))
+        results, spans = owner._contexts.apart(partial(owner._traced, values, is_empty))
         results = written_to(results, targets)
         restored = results if restore is None else map(restore, results)
         return {**dict(zip(self._output_names, restored, strict=True)), **(out or {})}, spans
 
-    def _traced(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Span]]:
+    def _traced(self, values: Sequence[Any], is_empty: bool) -> tuple[Sequence[Any], Sequence[Span]]:
         context = self._contexts.hold()
         try:
-            return context.trace(values)
+            return context.trace(values, is_empty)
         finally:
             self._contexts.release(context)
 
@@ -276,8 +276,8 @@ class Executable:
         try:
             for _ in range(runs):
                 began = time.perf_counter_ns()
-                values, _, _ = self._bind(inputs)
-                _, kernels = context.trace(values)
+                values, _, is_empty = self._bind(inputs)
+                _, kernels = context.trace(values, is_empty)
                 totals_ns.append(time.perf_counter_ns() - began)
                 spans.append(kernels)
         finally:

@@ -142,13 +142,8 @@ class Executor:
         if self._host is None:
             return self.run(values)
         slots = self._slots(values)
-        for position, (_, inputs, _, _) in enumerate(self._steps):
-            given = [slots[i] for i in inputs]
-            if any(isinstance(value, np.ndarray) and not value.size for value in given):
-                made = self._host.run(position, given)
-            else:
-                made = self._call(position, slots)
-            self._settle(position, slots, made)
+        for position in range(len(self._steps)):
+            self._settle(position, slots, self._call(position, slots, is_empty=True))
         return self._owned([slots[i] for i in self._outputs], values, self._apart)
 
     def run_to(self, values: Sequence[Any], targets: Targets, is_empty: bool = False) -> Sequence[Any]:
@@ -165,13 +160,13 @@ class Executor:
             self._settle(position, slots, self._call(position, slots))
         return self._owned([slots[i] for i in self._outputs], values, self._apart)
 
-    def trace(self, values: Sequence[Any]) -> tuple[Sequence[Any], list[Span]]:
-        """Run like ``run``, and return when each step's kernel began and ended."""
+    def trace(self, values: Sequence[Any], is_empty: bool = False) -> tuple[Sequence[Any], list[Span]]:
+        """Run like ``run``, or like ``run_empty``, and return when each step's kernel began and ended."""
         spans: list[Span] = []
         slots = self._slots(values)
         for position in range(len(self._steps)):
             began = time.perf_counter_ns()
-            made = self._call(position, slots)
+            made = self._call(position, slots, is_empty)
             spans.append((began, time.perf_counter_ns()))
             self._settle(position, slots, made)
         return self._owned([slots[i] for i in self._outputs], values, self._apart), spans
@@ -183,14 +178,17 @@ class Executor:
             slots[index] = take()
         for position, (index, layout) in self._written.items() if targets else ():
             target = targets[position]
-            if target is not None and fits(target, layout) and not _shares_memory(target, self._block, values):
+            # Views that other libraries made of the caller's array do not name it as their base.
+            if target is not None and fits(target, layout) and not any(_meets(target, value) for value in values):
                 slots[index] = target
         return slots
 
-    def _call(self, position: int, slots: list[Any]) -> Sequence[Any]:
+    def _call(self, position: int, slots: list[Any], is_empty: bool = False) -> Sequence[Any]:
         kernel, inputs, outputs, _ = self._steps[position]
         into = self._into[position]
         values = [slots[i] for i in inputs]
+        if is_empty and self._host is not None and any(isinstance(x, np.ndarray) and not x.size for x in values):
+            return self._host.run(position, values)
         try:
             if into is None:
                 return kernel(values)
@@ -294,9 +292,11 @@ def _shares_memory(array: np.ndarray[Any, Any], block: Any, others: Iterable[Any
     base = array.base
     if base is None:  # It owns its memory: others lie there only if they are the same array, or views of it.
         return any(other is array or (isinstance(other, np.ndarray) and other.base is array) for other in others)
-    if base is block:
-        return True
-    return any(isinstance(other, np.ndarray) and np.may_share_memory(array, other) for other in others)
+    return base is block or any(_meets(array, other) for other in others)
+
+
+def _meets(array: np.ndarray[Any, Any], other: Any) -> bool:
+    return isinstance(other, np.ndarray) and np.may_share_memory(array, other)
 
 
 def _own(value: Any) -> Any:

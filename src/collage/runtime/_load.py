@@ -84,9 +84,9 @@ def load(
         while waiting:
             specialised.append(_executable(*waiting.pop(0), how, path, is_lazy=True))
         executable = _executable(opened.folder, opened.own, how, path, is_lazy=lazy, specialised=specialised)
-    finally:
-        for folder, _ in waiting:  # Others are removed with their executables, or where they failed.
-            remove_scratch(folder)
+    except BaseException:
+        opened.close()
+        raise
     executable.notes += [note for one in specialised for note in one.notes if note not in executable.notes]
     if opened.note is not None:
         executable.notes.insert(0, opened.note)

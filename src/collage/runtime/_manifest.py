@@ -126,7 +126,7 @@ def check_models(folder: Path) -> None:
     """
     recipe, listed = understood(_read(folder), folder)
     for name in listed:
-        if name.endswith(".onnx"):
+        if name.endswith(".onnx") or name == recipe.model_file:
             model = _verified_model(folder / name)
             if name == recipe.model_file:
                 _check_ports(recipe, model, folder)

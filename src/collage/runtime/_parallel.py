@@ -241,9 +241,9 @@ class DeviceExecutor(Executor):
         """Run like ``run``; kernels that are given a tensor without elements are left to the host."""
         return self._results(self._go(values, is_empty=True), values)
 
-    def trace(self, values: Sequence[Any]) -> tuple[Sequence[Any], list[Span]]:
-        """Run like ``run``, and return when each kernel began and ended; those of different devices may overlap."""
-        run = self._go(values)
+    def trace(self, values: Sequence[Any], is_empty: bool = False) -> tuple[Sequence[Any], list[Span]]:
+        """Run, and return when each kernel began and ended; those of different devices may overlap."""
+        run = self._go(values, is_empty=is_empty)
         spans = [span for span, placed in zip(run.spans, self._placed, strict=True) if not placed.is_copy]
         return self._results(run, values), spans
 
@@ -280,12 +280,10 @@ class DeviceExecutor(Executor):
         self._submit(run, self._after(run, position, made))
 
     def _made(self, run: _Run, position: int) -> Sequence[Any]:
-        _, inputs, outputs, _ = self._steps[position]
+        outputs = self._steps[position][2]
         if run.scopes is not None:
             self._check(run.scopes, position)
-        given = [run.slots[i] for i in inputs]
-        empty = run.is_empty and any(isinstance(value, np.ndarray) and not value.size for value in given)
-        made = self._host.run(position, given) if empty and self._host is not None else self._call(position, run.slots)
+        made = self._call(position, run.slots, run.is_empty)
         if len(made) != len(outputs):
             raise ToolchainError(
                 f"kernel {self._placed[position].step.name} returned {len(made)} values of {len(outputs)}"

@@ -256,6 +256,8 @@ def _default(port: Port) -> np.ndarray[Any, Any]:
 def _numpy_dtype(name: str | None) -> np.dtype[Any] | None:
     if name is None:
         return None
+    if not name.isidentifier():  # A list of types, or another expression that NumPy parses.
+        raise ValueError(f"{name[:40]!r} is not an element type")
     return np.dtype(object) if name == "string" else np.dtype(name)
 
 
@@ -264,14 +266,19 @@ def _as_tensor(port: Port, dtype: np.dtype[Any] | None, value: Any) -> Any:
         return value
     try:
         array = as_numpy(value)
+        if array.dtype.kind == "S" and dtype.kind == "O":
+            # As objects they would be taken for other objects, of which runtimes take the printed form.
+            array = np.char.decode(array, "utf-8")
     except (ValueError, TypeError, RuntimeError, BufferError) as error:
         raise InputError(f"input {port.name!r} is not a usable tensor: {error}") from None
-    if dtype.kind == "O" and array.dtype.kind in "USTO":
+    if dtype.kind == "O" and array.dtype.kind in "UTO":
         array = array.astype(object)
-    elif isinstance(value, int | float | bool | list | tuple) and array.dtype != dtype:
+    elif isinstance(value, int | float | bool | list | tuple) and array.dtype != dtype and array.dtype.kind in "biuf":
         # Python numbers have no element type of their own; they take the model's where nothing is lost.
-        cast = array.astype(dtype)
-        if array.dtype.kind in "biuf" and np.array_equal(cast.astype(array.dtype), array):
+        with np.errstate(invalid="ignore", over="ignore"):
+            cast = array.astype(dtype)
+            is_same = np.array_equal(cast.astype(array.dtype), array, equal_nan=True)
+        if is_same:
             array = cast
     if array.dtype != dtype:
         raise InputError(f"input {port.name!r} is {array.dtype}, but the model takes {port}; convert it first")

@@ -22,7 +22,7 @@ _DRAFT = ".draft"
 """End of the names of files that are being written. A killed process leaves one behind."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
-_SECRET = re.compile(r"//[^/@]*@")
+_SECRET = re.compile(r"//[^/\s]*@")
 _LOCAL = ("file", "local")
 
 # An object there is seen whole or not at all, so no draft is needed. Moving one would copy it.
@@ -62,7 +62,8 @@ def telling(action: str, url: str) -> Iterator[None]:
         raise UsageError(f"{shown(url)} does not exist") from error
     except Exception as error:  # Each file system has exceptions of its own.
         strerror = error.strerror if isinstance(error, OSError) else None
-        reason = " ".join(str(strerror or error).split())[:300] or type(error).__name__
+        # Clients name the URL as it was given.
+        reason = _SECRET.sub("//***@", " ".join(str(strerror or error).split()))[:300] or type(error).__name__
         raise UsageError(f"cannot {action} {shown(url)}: {reason}") from error
 
 

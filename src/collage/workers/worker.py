@@ -203,17 +203,24 @@ class Worker:
         }
         # The child must find the same packages as the parent, whatever the parent did to sys.path.
         paths = os.pathsep.join(path for path in sys.path if path and Path(path).exists())
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "collage.workers._worker_main", json.dumps(configuration)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=(child_reads, child_writes, child_lifeline),
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": paths, **self._environment},
-        )
-        for descriptor in (child_reads, child_writes, child_lifeline):
-            os.close(descriptor)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "collage.workers._worker_main", json.dumps(configuration)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(child_reads, child_writes, child_lifeline),
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": paths, **self._environment},
+            )
+        except OSError as error:  # No processes or no memory left, or too much text.
+            self._let_go()
+            os.close(self._requests)
+            os.close(self._replies)
+            raise WorkerCrash(f"the worker could not start: {error.strerror}") from error
+        finally:
+            for descriptor in (child_reads, child_writes, child_lifeline):
+                os.close(descriptor)
         self._tail = b""
         self._is_paused = False
         self.jobs_done = 0
@@ -222,7 +229,8 @@ class Worker:
         try:
             late = f"the worker did not come up in {self._start_timeout_s:g} s"
             hello = self._receive(time.monotonic() + self._start_timeout_s, late)
-        except WorkerDied:
+        except BaseException:
+            # Interrupted, too: its greeting would be taken for the reply of the first job.
             self.kill()
             raise
         if "result" not in hello:
@@ -309,5 +317,6 @@ class Worker:
         if code == OUT_OF_MEMORY_CODE:
             return WorkerOutOfMemory(f"the worker ran out of memory{said}")
         if code < 0:
-            return WorkerCrash(f"the worker was killed by {signal.Signals(-code).name}{said}")
+            names = {number.value: number.name for number in signal.Signals}  # Most real-time signals have none.
+            return WorkerCrash(f"the worker was killed by {names.get(-code, f'signal {-code}')}{said}")
         return WorkerCrash(f"the worker exited with code {code}{said}")

@@ -24,7 +24,7 @@ from collage.cost.statistics import Summary, summarise
 from collage.cost.workload_key import WorkloadKey
 from collage.database._facts import FactKind
 from collage.database._schema import timing
-from collage.database.database import SCHEMA, Database, this_origin
+from collage.database.database import SCHEMA, Database, default_url, file_url, sqlite_file, this_origin
 from collage.status import Status
 from collage.toolchains import Support
 
@@ -298,6 +298,19 @@ def test_urls_that_lead_nowhere_are_refused_without_telling_the_password(url: st
     with pytest.raises(UsageError, match=said) as caught:
         Database(url)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a?b", "a%2Fb", "a#b", "a b", "a@b:c"])
+def test_a_path_is_no_url_whatever_is_in_it(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / name / "timings.sqlite"
+    with Database(str(file)) as database:
+        assert database.file == file
+    assert file.is_file() and [entry.name for entry in tmp_path.iterdir()] == [name]
+    if name != "a?b":  # SQLAlchemy 2.0 writes no URL of it.
+        monkeypatch.delenv("COLLAGE_DB", raising=False)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+        assert sqlite_file(database.url) == sqlite_file(file_url(file)) == file
+        assert tmp_path / name in Path(str(sqlite_file(default_url()))).parents
 
 
 def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:

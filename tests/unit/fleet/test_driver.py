@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -194,6 +195,7 @@ def test_a_cancelled_task_is_called_off_and_stays_cancelled(tmp_path: Path) -> N
         {"kind": "done", "artefact": ARTEFACT[:-50]},
         {"kind": "done", "artefact": b"PK" + b"\0" * (300 << 20)},
         {"kind": "done", "artefact": ARTEFACT, "took_s": "long"},
+        {"kind": "done", "artefact": ARTEFACT, "took_s": 10**400},
         {"kind": ["odd"]},
         {},
         "no mapping",
@@ -209,6 +211,17 @@ def test_whatever_a_hostile_node_sends_fails_its_task_only(tmp_path: Path, sent:
     fleet.run(ends, {"a": "small"})
     assert fleet.states() == ["failed", "done"]
     assert not (tmp_path / "m0" / "small.zip").exists()
+
+
+def test_a_database_does_not_choose_where_artefacts_go(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    fleet = Fleet(tmp_path / "out", 1)
+    with sqlite3.connect(tmp_path / "out" / "t.sqlite") as database:
+        database.execute("UPDATE fleet_task SET file = '../elsewhere.zip', machine = 'big', folder = '/'")
+    fleet.run(done, {"a": "small"})
+    assert fleet.states() == ["done"]
+    assert (tmp_path / "out" / "m0" / "small.zip").is_file()
+    assert not (tmp_path / "elsewhere.zip").exists()
 
 
 def test_an_answer_that_ray_cannot_read_fails_its_task_only(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_timings_of_a_node_are_taken(sent: str, tmp_path: Path) -> None:
         assert found is not None and found.time == OUTCOME.time
 
 
-@pytest.mark.parametrize("change", ["machine", "flood", "odd", "short"])
+@pytest.mark.parametrize("change", ["machine", "flood", "odd", "short", *"\r\u2028\x85"])
 def test_timings_of_other_machines_and_floods_are_refused_as_a_whole(
     sent: str, tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,9 +144,13 @@ def test_timings_of_other_machines_and_floods_are_refused_as_a_whole(
         lines *= 50
     if change == "odd":
         lines.append('{"timing": [1]}')
+    if len(change) == 1:  # A blank or a character of a text, at which Python may end a line.
+        lines = [
+            line.replace("{", "{\r", 1) if change == "\r" else line.replace(": null", f': "{change}"') for line in lines
+        ]
     end = json.dumps({"end": len(lines) + (change == "short")})
     with Database(str(tmp_path / "here.sqlite")) as database:
         with pytest.raises((ArtefactError, UsageError)):
-            fingerprint = "another" if change == "machine" else "machine"
+            fingerprint = "machine" if change in ("flood", "odd", "short") else "another"
             take_rows(database, "\n".join([head, *lines, end]) + "\n", fingerprint)
         assert outcome_in(database, KEY) is None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import sqlite3
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,23 @@ def test_tasks_move_only_from_the_states_that_are_named(database_url: str) -> No
         assert store.cancelled("out") == {"t0", "t1", "t4"} and store.cancelled("elsewhere") == set()
         assert store.move(digests, ("failed", "cancelled"), "waiting") == 4
         assert {each.tries for each in store.all() if each.state == "waiting"} == {0}
+
+
+@pytest.mark.parametrize("value", ["'text'", "x'ff'", "1e999", "-1", "'[]'", "'1'"])
+def test_rows_that_make_no_sense_are_read_as_far_as_they_do(tmp_path: Path, value: str) -> None:
+    file = tmp_path / "t.sqlite"
+    columns = [each.name for each in fields(Task) if each.name not in ("digest", "folder")]
+    with TaskStore(f"sqlite:///{file}") as store:
+        store.plan([task(1), task(2, state="done")])
+        with sqlite3.connect(file) as database:
+            database.execute(f"UPDATE fleet_task SET {', '.join(f'{name} = {value}' for name in columns)}")
+            database.execute("UPDATE fleet_task SET state = 'done'")
+        found = store.all()
+        assert stale(found) | replaced(found) <= {"t1", "t2"}
+        for each in found:
+            assert isinstance(each.tries, int) and each.tries >= 0 and isinstance(each.reason, str)
+            assert each.time_us is None or 0 <= each.time_us < float("inf")
+            assert store.change(each, state="failed", tries=each.tries + 1).state == "failed"
 
 
 def test_a_task_that_was_cancelled_meanwhile_neither_waits_nor_runs_again(database_url: str) -> None:

@@ -14,6 +14,7 @@ from tests.unit.runtime.conftest import assert_right
 import collage
 from collage._errors import ArtefactError, UsageError
 from collage.runtime import Executable, verify
+from collage.runtime._artefact import check_destination
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -56,11 +57,18 @@ def test_nothing_else_is_ever_replaced(small: Executable, tmp_path: Path) -> Non
     (tmp_path / "file.zip").write_text("data")
     small.save(tmp_path / "artefact")
     (tmp_path / "artefact").rename(tmp_path / "artefact.zip")
-    for name in ("folder", "file.zip", "artefact.zip"):
+    newer = small.save(tmp_path / "newer.zip")
+    data = bytearray(newer.read_bytes())
+    data[data.index(b"PK\1\2") + 6] = 99  # The version that is needed to read it.
+    newer.write_bytes(data)
+    for name in ("folder", "file.zip", "artefact.zip", "newer.zip"):
         with pytest.raises(UsageError, match="not an artefact"):
             small.save(tmp_path / name)
     with pytest.raises(UsageError, match="cannot write"):
         small.save(tmp_path / "file.zip" / "below")
+    for write in (small.save, check_destination):
+        with pytest.raises(UsageError, match="cannot write"):
+            write(tmp_path / ("x" * 300))
 
 
 def test_a_reader_never_sees_half_an_artefact(small: Executable, tmp_path: Path) -> None:

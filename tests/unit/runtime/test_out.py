@@ -82,6 +82,23 @@ def test_a_cache_is_updated_in_place(target: str) -> None:
         np.testing.assert_allclose(outputs["y"], wanted["y"], rtol=1e-5, atol=1e-6)
 
 
+def test_an_input_that_another_library_hands_on_is_not_overwritten() -> None:
+    """The input is a view that does not name the output's array as its base, and a later kernel reads it too."""
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Sub", ["x", "y"], ["z"])]
+    x, y, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 16]) for name in "xyz")
+    graph = helper.make_graph(nodes, "split", [x], [y, z])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    exe = executable_of(model, [([0], "onnxruntime"), ([1], "openvino")])
+    blocks = [np.zeros((4, 16), np.float32) for _ in range(64)]
+    block = next(block for block in blocks if block.ctypes.data % 64 == 0)
+    known = np.random.default_rng(2).standard_normal((4, 16), np.float32)
+    for view in (np.asarray(memoryview(block)), np.from_dlpack(block)):
+        block[...] = known
+        outputs = exe.run({"x": view}, out={"y": block})
+        np.testing.assert_array_equal(block, np.maximum(known, 0))
+        np.testing.assert_array_equal(outputs["z"], np.minimum(known, 0))
+
+
 @pytest.mark.parametrize("target", ["onnxruntime", "openvino"])
 def test_a_kernel_that_can_writes_in_place(target: str) -> None:
     """Two buffers take turns, and nothing is copied between the steps of a decoder."""

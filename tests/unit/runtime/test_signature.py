@@ -32,6 +32,10 @@ def test_by_name_in_any_order_and_by_position() -> None:
         ({"x": np.ones((1, 3))}, "float64"),
         ({"x": "text"}, "'x' is <U4"),
         ({"x": [[1, 2], [3]]}, "not a usable tensor"),
+        ({"x": [["a", "b", "c"]]}, "'x' is <U1"),
+        ({"x": [[1, 2, 2**70]]}, "'x' is object"),
+        ({"x": [[1, 2, {}]]}, "'x' is object"),
+        ({"x": [[1, 2, 1j]]}, "'x' is complex128"),
         ([], "0 inputs given, but the model has 1"),
         (np.ones((1, 3), "f"), "a mapping from names"),
     ],
@@ -53,13 +57,20 @@ def test_layout_is_made_row_major_and_python_numbers_take_the_type() -> None:
     strided = np.ones((3, 1), "f").T[:, ::-1]
     assert Signature([X]).bind({"x": strided})[0][0].flags.c_contiguous
     assert Signature([X]).bind({"x": [[1, 2, 3]]})[0][0].dtype == np.float32
-    with pytest.raises(InputError):
-        Signature([Port("n", "int64", (1,))]).bind({"n": [1.5]})
+    nan, inf = float("nan"), float("inf")
+    np.testing.assert_array_equal(Signature([X]).bind({"x": [[1, nan, inf]]})[0][0], np.array([[1, nan, inf]], "f"))
+    for lost in (1.5, nan, inf):
+        with pytest.raises(InputError):
+            Signature([Port("n", "int64", (1,))]).bind({"n": [lost]})
 
 
 def test_scalars_strings_and_values_that_are_no_tensors() -> None:
     assert Signature([Port("s", "float32", ())]).bind({"s": np.float32(2)})[0][0].shape == ()
     assert Signature([Port("t", "string", (2,))]).bind({"t": np.array(["a", "b"])})[0][0].dtype == object
+    for given in (np.array([b"a", b"\xc3\xa4"]), [b"a", "ä".encode()]):
+        assert Signature([Port("t", "string", (2,))]).bind({"t": given})[0][0].tolist() == ["a", "ä"]
+    with pytest.raises(InputError, match="'t' is not a usable tensor: 'utf-8' codec"):
+        Signature([Port("t", "string", (1,))]).bind({"t": np.array([b"\xff"])})
     sequence = [np.ones(1)]
     assert Signature([Port("q", None, None)]).bind({"q": sequence})[0][0] is sequence
 

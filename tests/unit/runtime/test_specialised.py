@@ -22,6 +22,7 @@ from collage._errors import ArtefactError, InputError, UsageError
 from collage.frontend import fix_lengths, read_model
 from collage.report import Report
 from collage.runtime import Executable, machine_rows, pack, unpack_plan
+from collage.system import scratch
 from collage.testing import executable_of
 
 OPEN, _ = MODELS["attention"]
@@ -211,6 +212,7 @@ def test_a_hostile_plan_for_some_lengths_is_refused(both: Executable, tmp_path: 
 
 def test_a_changed_file_of_a_plan_for_some_lengths_is_found(both: Executable, tmp_path: Path) -> None:
     path = both.save(tmp_path / "p.collage")
+    before = set(scratch._held)
     for file in sorted(path.iterdir()):
         data = file.read_bytes()
         if not data:
@@ -219,4 +221,5 @@ def test_a_changed_file_of_a_plan_for_some_lengths_is_found(both: Executable, tm
         with pytest.raises(ArtefactError):
             collage.load(path)
         file.write_bytes(data)
+    assert set(scratch._held) <= before  # Nothing that was copied is left.
     assert_same(collage.load(path), 1, 16, 8)

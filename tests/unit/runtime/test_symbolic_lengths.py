@@ -129,3 +129,15 @@ def test_right_at_every_length(name: str, target: str) -> None:
             for actual, wanted in zip(outputs.values(), session.run(None, feeds), strict=True):
                 assert actual.shape == wanted.shape
                 np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_trace_leaves_tensors_without_elements_to_the_host_too() -> None:
+    """OpenVINO starts a maximum at the smallest finite number, and ONNX at minus infinity."""
+    reduced = node("ReduceMax", "r", "y", axes=[0], keepdims=0)
+    proto = model([node("Relu", "x", "r"), reduced], {"x": (F, ["n", 4])}, {"y": (F, [4])}, {})
+    exe = executable_of(proto, "openvino")
+    feeds = {"x": np.zeros((0, 4), np.float32)}
+    outputs, spans = exe.trace(feeds)
+    np.testing.assert_array_equal(outputs["y"], exe.run(feeds)["y"])
+    np.testing.assert_array_equal(outputs["y"], np.full(4, -np.inf, np.float32))
+    assert len(spans) == len(exe.recipe.kernels)

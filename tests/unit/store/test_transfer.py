@@ -10,7 +10,7 @@ import pytest
 
 from collage._errors import ArtefactError, UsageError
 from collage.store import check_writable, download, shown, upload, url_of
-from collage.store._places import FileSystem
+from collage.store._places import FileSystem, telling
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,13 @@ def test_a_file_that_is_there_is_no_url(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_messages_hold_no_passwords() -> None:
     assert shown("ftp://me:secret@host/x") == "ftp://***@host/x"
+    assert shown("s3://me:p@secret@host/x") == "s3://***@host/x"
     assert shown("s3://bucket/a@b") == "s3://bucket/a@b"
+    with (
+        pytest.raises(UsageError, match=r"no answer from http://\*\*\*@host/x, or http://host/a@b"),
+        telling("read", "http://host/x"),
+    ):
+        raise ValueError("no answer from http://me:secret@host/x, or http://host/a@b")
 
 
 @pytest.mark.parametrize("url", ["nothing://x/y", "postgresql://me:secret@host/x"])
