@@ -13,12 +13,14 @@ prints how much of the time was spent in compiled graphs, in graphs left to PyTo
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import runpy
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from collage._errors import CollageError
+from collage._errors import CollageError, UsageError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -33,16 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("script", help="the script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     given = parser.parse_args(arguments)
-    if not given.is_module and not Path(given.script).is_file():
-        parser.error(f"there is no file {given.script}")
 
-    # Late: --help needs no PyTorch.
     from collage.integrations._torch_options import torch_settings
-    from collage.integrations._torch_script import TopModules, print_summary
+    from collage.integrations._torch_script import TopModules, print_summary  # Late: --help needs no PyTorch.
 
     options = {"wait": given.wait} | ({"targets": given.target} if given.target else {})
     try:
-        torch_settings(options, None)
+        if given.target:
+            torch_settings(options, None)
+        if not _is_there(given.script, given.is_module):
+            raise UsageError(f"{given.script}: there is no such {'module' if given.is_module else 'script'}")
     except CollageError as error:
         parser.error(str(error))
     modules = TopModules(options)
@@ -50,13 +52,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         with modules.compiled():
             if given.is_module:
-                sys.path.insert(0, "")
                 runpy.run_module(given.script, run_name="__main__", alter_sys=True)
             else:
                 sys.path[0] = str(Path(given.script).resolve().parent)
                 runpy.run_path(given.script, run_name="__main__")
     finally:
         print_summary(modules, has_profile=given.profile)
+
+
+def _is_there(script: str, is_module: bool) -> bool:
+    """Return True if there is such a script. Modules are also looked for in the current folder, as Python's ``-m`` does."""
+    if not is_module:
+        return Path(script).exists()
+    sys.path.insert(0, "")
+    with suppress(ImportError, ValueError):  # A package above it is missing, or has no such name.
+        return importlib.util.find_spec(script) is not None
+    return False
 
 
 if __name__ == "__main__":

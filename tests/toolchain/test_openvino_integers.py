@@ -184,3 +184,44 @@ def test_bounds_of_integers_that_wrap_around_are_those_of_their_type() -> None:
     text = "(int32[2] x) => (int32[2] y) {a = Mul (x, x) y = Min (a, k)}"
     proto = onnx.shape_inference.infer_shapes(ir.to_proto(kernel("k", text, {"k": np.array(5, np.int32)})))
     assert IntegerBounds(2**24).of(ir.from_proto(proto).graph.outputs[0]).low == -(2**31)
+
+
+GROWN = {
+    "large byte products": "(uint8[1,1025] x, int8[1025,1] w) => (int32[1,1] y) {m = MatMulInteger (x, w) y = Max (m, zero)}",
+    "byte products": "(uint8[1,1025] x, int8[1025,1] w) => (int32[1,1] y) {y = MatMulInteger (x, w)}",
+    "If": """(int64[1] x, bool c, int64[1] z) => (bool[1] y) {
+        t, u = If (c) <then_branch = a () => (int64[1] b, int64[1] v) {b = Add (x, x) v = Add (x, z)},
+            else_branch = d () => (int64[1] e, int64[1] f) {e = Neg (x) f = Neg (z)}>
+        y = Equal (t, u)}""",
+    "Loop": """(int64[1] x, bool c) => (bool[1] y) {
+        t = Loop ( n, c, x) <body = b (int64 i, bool g, int64[1] p) => (bool h, int64[1] q) {h = Identity (g) q = Add (p, p)}>
+        y = Equal (t, k)}""",
+    "CastLike": "(float[1] x, int64[1] z) => (bool[1] y) {t = CastLike (x, z) y = Equal (t, k)}",
+}
+
+
+@pytest.mark.parametrize("kind", GROWN)
+def test_integers_that_grow_inside_a_kernel_are_refused(kind: str, tmp_path: Path) -> None:
+    constants = {"zero": np.int32(0), "k": np.array([2**28 + 1]), "n": np.int64(8)}
+    feeds = {
+        "CastLike": [np.float32([2**28]), np.array([0])],
+        "If": [np.array([2**23]), np.array(True), np.array([2**23 + 1])],
+        "Loop": [np.array([2**20]), np.array(True)],
+    }
+    of_bytes = [np.full((1, 1025), 255, np.uint8), np.full((1025, 1), 127, np.int8)]
+    given = feeds.get(kind, of_bytes)
+    assert not right_or_refused(GROWN[kind], constants, given, tmp_path)
+
+
+def test_sums_of_bytes_that_are_small_or_made_floats_are_taken(tmp_path: Path) -> None:
+    x, w = np.full((1, 400), 255, np.uint8), np.full((400, 1), 127, np.int8)
+    small = "(uint8[1,400] x, int8[400,1] w) => (int32[1,1] y) {m = MatMulInteger (x, w) y = Clip (m, zero)}"
+    assert right_or_refused(small, {"zero": np.int32(0)}, [x, w], tmp_path)
+    floats = "(uint8[1,M] x, int8[M,1] w) => (float[1,1] y) {m = MatMulInteger (x, w) y = Cast <to = 1> (m)}"
+    assert right_or_refused(floats, {}, [x, w], tmp_path)
+
+
+def test_a_state_that_stays_small_is_taken(tmp_path: Path) -> None:
+    body = "b (int64[1] p, int64[1] v) => (int64[1] q, int64[1] o) {q = Max (p, v) o = Identity (q)}"
+    text = f"(int64[3,1] x) => (int64[3,1] y) {{z, y = Scan <num_scan_inputs = 1, body = {body}> ( start, x)}}"
+    assert right_or_refused(text, {"start": np.array([0])}, [np.array([[5], [2], [7]])], tmp_path)

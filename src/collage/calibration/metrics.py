@@ -205,7 +205,12 @@ class _Top:
         scores = outputs.get(name)
         if scores is None or np.shape(scores) != np.shape(expected[name]):
             return np.zeros_like(_hits(expected[name], wanted, self.count))
-        return _hits(scores, wanted, self.count)
+        hits = _hits(scores, wanted, self.count)
+        if "float" not in scores.dtype.name:
+            return hits
+        # NaN has no order, and would be ranked by the numbers of classes.
+        is_lost = [np.isnan(each.astype(np.float64)).any(axis=_axis(each)) for each in (scores, expected[name])]
+        return np.asarray(hits & ~(is_lost[0] & ~is_lost[1]))
 
     def score(self, expected: Mapping[str, Array], label: Array | None) -> float | None:
         if not self.has_labels or label is None:

@@ -156,6 +156,8 @@ def _at(address: int, element_type: Any, shape: Sequence[int], device_type: str)
         import onnx
 
         element_type = onnx.helper.tensor_dtype_to_np_dtype(element_type)
+    if any(length < 0 for length in shape) or (not address and 0 not in shape):
+        raise input_error(f"there is no memory of the shape {list(shape)} at the address {address}")
     return _memory(address, np.dtype(element_type), shape, None)
 
 

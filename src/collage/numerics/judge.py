@@ -167,7 +167,7 @@ def judge(
         same = expected is None and actual is None
         return Difference(0.0, 0.0, tolerance) if same else _wrong(tolerance, "an absent value")
     actual, expected = np.asarray(actual), np.asarray(expected)
-    if _is_text(expected):
+    if _is_text(expected) and _is_text(actual):
         actual, expected = actual.astype(str), expected.astype(str)
     elif actual.dtype != expected.dtype:
         return _wrong(tolerance, f"type {actual.dtype} instead of {expected.dtype}")
@@ -222,6 +222,8 @@ def _judge_numbers(
     left = actual.astype(wide, copy=False)
     with np.errstate(all="ignore"):
         gap = np.abs(left - centre)
+        if not is_float:  # Neighbours beyond 2**53 are the same number in float64.
+            gap = np.where(_is_same(actual, expected), 0.0, np.maximum(gap, 1.0))
         size = sizes_of(np.abs(expected.astype(wide, copy=False)), like)
         noise: Any = _last_bits(expected, usual) if is_float else 0.0
         for answer in answers if evidence is not None else ():

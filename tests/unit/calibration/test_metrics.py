@@ -27,6 +27,14 @@ def test_the_largest_error_is_relative_to_the_largest_output():
     assert metric.drop({"n": np.array([1, 2, 3, 9])}, {"n": np.array([1, 2, 3, 4])}, None) == 0.25
 
 
+@pytest.mark.parametrize("name", ["top1", "top5", "next-token"])
+def test_an_answer_of_nan_has_no_class(name):
+    right, wrong = scores([3, 1, 2, 0, 0, 0]), scores([math.nan] * 6)
+    assert find_metric(name).drop(wrong, right, None) == 1
+    assert find_metric(name).drop(wrong, wrong, None) == 0
+    assert find_metric("top1", has_labels=True).drop(wrong, right, np.array([0])) == 1
+
+
 def test_cosine_and_noise():
     right, turned = {"a": np.array([3.0, 4.0], np.float32)}, {"a": np.array([4.0, 3.0], np.float32)}
     assert find_metric("cosine").drop(turned, right, None) == pytest.approx(1 - 24 / 25)

@@ -295,6 +295,8 @@ def test_io_binding_refuses_what_does_not_fit(ours: InferenceSession, artefact: 
         "cuda": lambda: bound.bind_output("y", "cuda"),
         "run on the CPU": lambda: bound.bind_input("x", "cuda", 0, np.float32, [2, 3], 0),
         "provided": lambda: bound.bind_output("y", "cpu", 0, None, None, 64),
+        "address 0": lambda: bound.bind_input("x", "cpu", 0, np.float32, [2, 3], 0),
+        "no memory": lambda: bound.bind_output("y", "cpu", 0, np.float32, [-1, 3], 64),
         "session": lambda: InferenceSession(artefact).run_with_iobinding(bound),
         "missing": lambda: ours.run_with_iobinding(bound),
     }.items():

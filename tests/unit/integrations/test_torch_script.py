@@ -75,6 +75,16 @@ def test_a_script_that_ends_early_says_how_to_wait(tmp_path: Path) -> None:
     assert ours.stderr.splitlines() == ["collage: the script ended before 1 of 1 graphs were compiled: --wait waits"]
 
 
+@pytest.mark.parametrize("wrong", [["no.py"], ["-m", "no.such"], ["-m", "nothing"], ["-t", "nonsense", "script.py"]])
+def test_what_cannot_be_run_is_named_without_a_traceback(tmp_path: Path, wrong: list[str]) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        run(tmp_path, "-m", "collage.torch", *wrong)
+    assert caught.value.returncode == 2
+    assert "error: " in caught.value.stderr
+    assert wrong[-1 if wrong[0] != "-t" else 1] in caught.value.stderr
+    assert "Traceback" not in caught.value.stderr
+
+
 @pytest.fixture
 def linear() -> torch.nn.Linear:
     torch._dynamo.reset()

@@ -28,6 +28,20 @@ def test_integers_are_exact_but_bytes_may_round() -> None:
     assert not judge(np.array([True]), np.array([False]), 1e-4).ok
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_integers_that_float64_does_not_tell_apart_are_exact(dtype: str) -> None:
+    right = np.array([2**53, 5], dtype)
+    other = right + np.array([1, 0], dtype)
+    assert judge(right, right.copy(), 0.0).ok
+    assert not judge(other, right, 0.0).ok
+    assert not judge(other, right, 0.0, evidence=Evidence((right,))).ok
+    assert judge(other, right, 0.0, evidence=Evidence((other,))).ok
+
+
+def test_numbers_are_no_texts() -> None:
+    assert not judge(np.array([1.5]), np.array(["1.5"], object), 0.0).ok
+
+
 def test_shape_and_type_must_agree() -> None:
     assert "shape [1, 2]" in str(judge(np.ones((1, 2), "f"), np.ones(2, "f"), 1e-4).reason)
     assert "float64" in str(judge(np.ones(2), np.ones(2, "f"), 1e-4).reason)

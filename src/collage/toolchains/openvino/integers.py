@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from collage.toolchains.sdk.integer_bounds import ARITHMETIC, PRODUCTS, Bounds, IntegerBounds
+from collage.toolchains.sdk.integer_bounds import ARITHMETIC, BYTE_PRODUCTS, PRODUCTS, Bounds, IntegerBounds
 from collage.toolchains.sdk.model_files import elem_type
 
 if TYPE_CHECKING:  # Loading a kernel needs the limits, and not the 70 MB of this library.
@@ -41,11 +41,11 @@ WIDE = frozenset({"INT64", "UINT64", "UINT32"})
 PLACES = {"Gather": 1, "GatherElements": 1, "GatherND": 1, "ScatterElements": 1, "ScatterND": 1}
 """Operators that read an index, and where."""
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-_GROWS_IN_FLOAT = PRODUCTS | {"ReduceL1", "ReduceL2", "ReduceSum", "ReduceSumSquare"}
+_GROWS_IN_FLOAT = PRODUCTS | BYTE_PRODUCTS | {"PRelu", "ReduceL1", "ReduceL2", "ReduceSum", "ReduceSumSquare"}
 _IN_FLOAT = (
     _GROWS_IN_FLOAT
     | _COMPARISONS
-    | {"Clip", "Div", "Mod", "PRelu", "Pad", "Pow", "ReduceMax", "ReduceMean", "ReduceMin", "Relu", "Resize"}
+    | {"Clip", "Div", "Mod", "Pad", "Pow", "ReduceMax", "ReduceMean", "ReduceMin", "Relu", "Resize"}
     | {"ReverseSequence", "Trilu"}
 )
 """Operators that are computed in float32, also of int32. ``Pad`` only rounds its padding value."""
@@ -69,6 +69,10 @@ def computes_beyond(node: ir.Node, limit: int) -> str | None:
             continue
         if not _fits(value, known.of(value)):
             return _reason(node, value)
+    if node.op_type in ("Loop", "Scan"):
+        grown = [IntegerBounds(limit).grown_state(node, has_lengths) for has_lengths in (False, True)]
+        if (first := grown[0]) is not None and grown[1] is not None:
+            return f"openvino's CPU plugin computes integers in 32 bits, and {first.name!r} may grow in {node.op_type}"
     exact = known if node.op_type in ARITHMETIC else IntegerBounds(limit)
     if node.op_type in _IN_FLOAT and (rounded := _rounded(node, exact)) is not None:
         name = rounded.name
@@ -96,8 +100,17 @@ def _rounded(node: ir.Node, known: IntegerBounds) -> ir.Value | None:
     if large:
         return large[0][1]
     made = node.outputs[0]
-    grows = node.op_type in _GROWS_IN_FLOAT and _has_32_bits(made) and not all(each.is_length for *_, each in operands)
+    grows = node.op_type in _GROWS_IN_FLOAT and _has_32_bits(made)
+    grows = grows and not (operands and all(each.is_length for *_, each in operands))
+    if node.op_type in BYTE_PRODUCTS and _is_made_float(made):
+        grows = False
     return made if grows and not _is_exact(known.of(made)) else None
+
+
+def _is_made_float(value: ir.Value) -> bool:
+    """Return True if a value is only cast to floats, which round it as the plugin does."""
+    made = [None if node.op_type != "Cast" else elem_type(node.outputs[0]) for node, _ in value.uses()]
+    return not value.is_graph_output() and all(dtype is not None and dtype.is_floating_point() for dtype in made)
 
 
 def _has_32_bits(value: ir.Value) -> bool:

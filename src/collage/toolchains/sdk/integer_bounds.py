@@ -15,7 +15,7 @@ from collage.toolchains.sdk.model_files import elem_type
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["ARITHMETIC", "PRODUCTS", "Bounds", "IntegerBounds"]
+__all__ = ["ARITHMETIC", "BYTE_PRODUCTS", "PRODUCTS", "Bounds", "IntegerBounds"]
 
 _MOST_ELEMENTS = 2**24
 """Elements that a tensor of unknown lengths is taken to hold at most."""
@@ -25,19 +25,34 @@ _SMALL = 2**16
 _DEPTH = 48
 """Operators that are looked through."""
 _FIRST = frozenset(
-    {"Cast", "Compress", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad", "ReduceMax"}
-    | {"ReduceMin", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split", "Squeeze", "Tile", "Transpose"}
-    | {"Trilu", "Unsqueeze", "Ceil", "Floor", "Round"}
+    {"Cast", "CastLike", "CenterCropPad", "Compress", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements"}
+    | {"GatherND", "Identity", "Pad", "ReduceMax", "ReduceMin", "Relu", "Reshape", "ReverseSequence"}
+    | {
+        "ScatterElements",
+        "ScatterND",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "TopK",
+        "Transpose",
+        "Trilu",
+    }
+    | {"Unique", "Unsqueeze", "Ceil", "Floor", "Round"}
 )
 """Operators that make numbers of their first operand, moved or rounded, and those of a third where there is one to put in."""
 _PUT_IN = ("Pad", "ScatterElements", "ScatterND")
 _INDICES = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero"})
 _SUMS = frozenset({"CumSum", "ReduceL1", "ReduceMean", "ReduceSum"})
 PRODUCTS = frozenset({"Einsum", "Gemm", "MatMul"})
+BYTE_PRODUCTS = frozenset({"ConvInteger", "MatMulInteger"})
 _ADDED = frozenset({"Add", "Sub", "Sum", "Mul", "Div", "Mod", "Neg", "Abs", "Range", "Sqrt", "ReduceProd"})
 _UNKNOWN = frozenset({"Pow", "BitShift", "ReduceL2", "ReduceSumSquare"})
-ARITHMETIC = _ADDED | _SUMS | PRODUCTS | _UNKNOWN | {"Cast", "ScatterElements", "ScatterND"}
+ARITHMETIC = _ADDED | _SUMS | PRODUCTS | BYTE_PRODUCTS | _UNKNOWN | {"Cast", "CastLike", "ScatterElements", "ScatterND"}
+_BITWISE = frozenset({"BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor"})
 _CHOSEN = frozenset({"Clip", "Concat", "Max", "Min", "Where"})
+_SMALL_RESULTS = {"EyeLike": (0, 1), "Sign": (-1, 1)}
 
 
 class Bounds(NamedTuple):
@@ -87,16 +102,24 @@ class IntegerBounds:
             return _of_constant(value.const_value)
         node = value.producer()
         op = "" if node is None or node.domain else node.op_type
-        if node is None or depth == _DEPTH or not node.inputs:
+        if node is None:
             return self._given(value)
+        if depth == _DEPTH or not node.inputs:
+            return self._any(value)
+        if op == "If":
+            return _union([self.of(body.outputs[value.index() or 0], depth + 1) for body in _bodies(node)])
+        if op in ("Loop", "Scan"):
+            return self._repeated(node, value, depth)
         if op in ("Shape", "Size"):
             return _of_lengths(node)
-        if op in _INDICES or (op in ("TopK", "Unique") and value is not node.outputs[0]):
+        if op in _INDICES or (op in ("MaxPool", "TopK", "Unique") and value is not node.outputs[0]):
             return Bounds(0, max(0, _places(node) - 1), True)
-        if op == "Cast" and not self._trusts_floats and not _is_integer(node.inputs[0]):
-            return self._given(value)
-        if op not in _FIRST | ARITHMETIC | _CHOSEN:
-            return self._given(value)
+        if op in ("Cast", "CastLike") and not self._trusts_floats and not _is_integer(node.inputs[0]):
+            return self._any(value)
+        if op in _SMALL_RESULTS:
+            return Bounds(*_SMALL_RESULTS[op])
+        if op not in _FIRST | ARITHMETIC | _BITWISE | _CHOSEN | {"ConstantOfShape", "OneHot"}:
+            return self._any(value)
         given = [None if each is None else self.of(each, depth + 1) for each in node.inputs]
         made = _made(node, given)
         told = [each for each in given if each is not None]
@@ -104,10 +127,55 @@ class IntegerBounds:
             return Bounds(max(made.low, -_LENGTH), min(made.high, _LENGTH), True)
         return self._wrapped(value, made)
 
+    def _repeated(self, node: ir.Node, value: ir.Value, depth: int) -> Bounds:
+        """Bounds of a result of Loop or Scan. A state is taken to stay as small as inputs are."""
+        (body,) = _bodies(node)
+        place = value.index() or 0
+        if place < len(_states(node)):
+            return self._given(value)
+        return self.of(body.outputs[place + (node.op_type == "Loop")], depth + 1)
+
+    def grown_state(self, node: ir.Node, has_lengths: bool) -> ir.Value | None:
+        """Return an integer of a body of Loop or Scan that may outgrow what is taken of it; None if there is none.
+
+        Args:
+            node: The operator.
+            has_lengths: States that start as lengths are taken to stay lengths, rather than as small as inputs are.
+        """
+        (body,) = _bodies(node)
+        states = _states(node)
+        if node.op_type == "Loop":
+            self._found[body.inputs[0]] = Bounds(0, _LENGTH, True)
+        for start, state, _ in states if has_lengths else ():
+            if start is not None and self.of(start).is_length:
+                self._found[state] = Bounds(-_LENGTH, _LENGTH, True)
+        fed = [(value, state) for start, state, end in states for value in (start, end)]
+        if node.op_type == "Scan":
+            fed += zip(node.inputs[len(states) :], body.inputs[len(states) :], strict=True)
+        for value, inside in fed:
+            if value is None or not _is_integer(inside):
+                continue
+            found, taken = self.of(value), self.of(inside)
+            is_within = not taken.is_length and taken.low <= found.low <= found.high <= taken.high
+            if not (found.is_length or is_within):
+                return value
+        return None
+
+    def _any(self, value: ir.Value) -> Bounds:
+        """Return the bounds that follow from the type of a value that a kernel makes: no check is made of it."""
+        from collage.graph import FROM_LENGTHS  # Late for the same reason as below.
+
+        dtype = elem_type(value)
+        if dtype is None or not dtype.is_integer() or FROM_LENGTHS in value.metadata_props:
+            return self._given(value)
+        return Bounds(int(dtype.min), int(dtype.max))
+
     @staticmethod
     def _wrapped(value: ir.Value, made: Bounds) -> Bounds:
         """Bounds after integers that do not fit their type have wrapped around."""
         dtype = elem_type(value)
+        if dtype is not None and dtype.name == "BOOL":
+            return Bounds(0, 1, made.is_length)
         if dtype is None or not dtype.is_integer() or int(dtype.min) <= made.low <= made.high <= int(dtype.max):
             return made
         return Bounds(int(dtype.min), int(dtype.max))
@@ -125,6 +193,19 @@ class IntegerBounds:
         high = min(self._limit, int(dtype.max))
         is_negative = dtype.is_signed() and value.metadata_props.get(FROM_LENGTHS) != "+"
         return Bounds(~high if is_negative else 0, high)
+
+
+def _bodies(node: ir.Node) -> list[ir.Graph]:
+    return [attribute.as_graph() for attribute in node.attributes.values() if attribute.type.name == "GRAPH"]
+
+
+def _states(node: ir.Node) -> list[tuple[ir.Value | None, ir.Value, ir.Value]]:
+    """Return the states of a Loop or a Scan: where each starts, and what the body takes and returns."""
+    (body,) = _bodies(node)
+    if node.op_type == "Loop":
+        return list(zip(node.inputs[2:], body.inputs[2:], body.outputs[1:], strict=False))
+    count = len(node.inputs) - (node.attributes.get_int("num_scan_inputs", 0) or 0)
+    return list(zip(node.inputs[:count], body.inputs, body.outputs, strict=False))
 
 
 def _of_constant(tensor: ir.TensorProtocol) -> Bounds:
@@ -202,6 +283,15 @@ def _made(node: ir.Node, operands: Sequence[Bounds | None]) -> Bounds:
         return _chosen(op, operands)
     if op in _FIRST:
         return _moved(node, given)
+    if op == "ConstantOfShape":
+        filled = node.attributes.get("value")
+        return Bounds(0, 0, True) if filled is None else _of_constant(filled.as_tensor())
+    if op == "OneHot":
+        return given[2]
+    if op in _BITWISE:
+        return _of_bits(op, given)
+    if op in BYTE_PRODUCTS:
+        return _of_bytes(node, operands)
     if op in ("Add", "Sum"):
         return _sum(given)
     if op == "Sub":
@@ -228,6 +318,13 @@ def _made(node: ir.Node, operands: Sequence[Bounds | None]) -> Bounds:
     return _reduced(node, first, second)
 
 
+def _of_bits(op: str, given: Sequence[Bounds]) -> Bounds:
+    """Bounds of numbers of as many bits as the operands have."""
+    largest = max(each.magnitude for each in given)
+    high = math.inf if largest == math.inf else 2.0 ** int(largest).bit_length() - 1
+    return Bounds(0 if op != "BitwiseNot" and min(each.low for each in given) >= 0 else -high - 1, high)
+
+
 def _chosen(op: str, operands: Sequence[Bounds | None]) -> Bounds:
     given = [each for each in operands if each is not None]
     is_length = all(each.is_length for each in given)
@@ -249,11 +346,22 @@ def _moved(node: ir.Node, given: Sequence[Bounds]) -> Bounds:
         return _sum([made, _product(given[2], Bounds(0, _count(node.inputs[2])))])
     if op in _PUT_IN and len(given) > 2:
         made = _union([made, given[2]])
-    if op in ("Pad", "Trilu"):
+    if op in ("CenterCropPad", "Pad", "Relu", "Trilu"):
         made = _union([made, Bounds(0, 0, True)])
     if op in ("Ceil", "Floor", "Round"):
         made = Bounds(made.low - 1, made.high + 1, made.is_length)
     return made
+
+
+def _of_bytes(node: ir.Node, operands: Sequence[Bounds | None]) -> Bounds:
+    """Bounds of sums of products of bytes less their zero points."""
+    x, w, x_zero, w_zero = (*(each or Bounds(0, 0) for each in operands), Bounds(0, 0), Bounds(0, 0))[:4]
+    product = _product(*(Bounds(a.low - zero.high, a.high - zero.low) for a, zero in ((x, x_zero), (w, w_zero))))
+    count = _count(node.inputs[1])
+    if (weights := node.inputs[1]) is not None and weights.shape is not None and count != _MOST_ELEMENTS:
+        sizes = [int(size) for size in weights.shape if isinstance(size, int)]
+        count = math.prod(sizes[1:]) if node.op_type == "ConvInteger" else sizes[-2] if len(sizes) > 1 else count
+    return _union([Bounds(0, 0), _product(product, Bounds(1, max(1, count)))])
 
 
 def _reduced(node: ir.Node, first: Bounds, second: Bounds) -> Bounds:
