@@ -120,7 +120,7 @@ def test_an_interrupted_calibration_goes_on_where_it_ended(convolutions: Path, m
         return collect(worker, (fed.append(1) or sample for sample in samples), folder, found, *more)
 
     options = collage.CompileOptions(accuracy_budget=BUDGET)
-    arguments: dict[str, Any] = {"options": options, "workers": LENT, "say": told.append}
+    arguments: dict[str, Any] = {"options": options, "workers": LENT, "progress": lambda event: told.append(event.text)}
     menu = ["onnxruntime -precision=int8"]
     monkeypatch.setattr(precision_session, "collect_ranges", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -160,16 +160,16 @@ def test_a_plan_of_8_bits_on_one_toolchain_and_bf16_on_another_is_right(convolut
 
 @INT8
 def test_a_sample_that_the_model_does_not_run_on_is_named(tmp_path: Path) -> None:
-    weights = {"shape": np.array([2, 8], np.int64), "w": np.ones((8, 4), np.float32)}
+    weights = {"table": np.ones((16, 8), np.float32), "w": np.ones((8, 4), np.float32)}
     nodes = [
-        helper.make_node("Reshape", ["x", "shape"], ["r"], name="reshape"),
+        helper.make_node("Gather", ["table", "i"], ["r"], name="rows"),
         helper.make_node("MatMul", ["r", "w"], ["y"], name="product"),
     ]
-    ports = {"x": (TensorProto.FLOAT, ["N"])}, {"y": (TensorProto.FLOAT, [2, 4])}
+    ports = {"i": (TensorProto.INT64, [2])}, {"y": (TensorProto.FLOAT, [2, 4])}
     onnx.save(model_of(nodes, *ports, weights), tmp_path / "model.onnx")
-    samples = [{"x": np.arange(16, dtype=np.float32)} for _ in range(10)]
+    samples = [{"i": np.array([3, 5])} for _ in range(10)]
     bad = split_samples(10).calibrate[1]
-    samples[bad] = {"x": np.arange(17, dtype=np.float32)}
+    samples[bad] = {"i": np.array([3, 16])}
     options = collage.CompileOptions(accuracy_budget=BUDGET)
     menu = ["onnxruntime -precision=int8"]
     with pytest.raises(UsageError, match=f"cannot be run on sample {bad}: .*"):
