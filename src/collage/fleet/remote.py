@@ -107,7 +107,7 @@ def describe_nodes(address: str, machines: list[str]) -> list[dict[str, Any]]:
 
 
 def take_rows(database: Database, text: Any, fingerprint: str) -> Moved:
-    """Take the timings that a node sends, if they are of its own type and not too many.
+    """Take the timings and facts that a node sends, if they are of its own type and not too many.
 
     Raises:
         ArtefactError: They are too many, or belong to other machines, and none is taken.
@@ -118,11 +118,12 @@ def take_rows(database: Database, text: Any, fingerprint: str) -> Moved:
     for line in io.StringIO(text):  # The lines of ``import_lines``: ``splitlines`` also ends one at other characters.
         try:
             told = json.loads(line)
-            machine = told["timing"]["parts"]["machine"] if "timing" in told else fingerprint
-        except (ValueError, TypeError, KeyError, RecursionError):
+            parts = told["timing"]["parts"] if "timing" in told else told["fact"]["name"] if "fact" in told else {}
+            machine = parts["machine"] if "timing" in told else parts.get("machine", fingerprint)
+        except (AttributeError, ValueError, TypeError, KeyError, RecursionError):
             continue  # ``import_lines`` says what is wrong with it.
         if machine != fingerprint:
-            raise ArtefactError("a node sends timings of machines that are not of its type; none is taken")
+            raise ArtefactError("a node sends timings or facts of machines that are not of its type; none is taken")
     return import_lines(database, io.StringIO(text), "timings of a node")
 
 

@@ -27,6 +27,7 @@ from collage.fleet.returned import file_digest, keep
 from collage.frontend import fix_lengths, read_model
 from collage.runtime import pack
 from collage.status import Status
+from collage.system.machine import this_machine
 from collage.testing import executable_of
 
 ARTEFACT = zipped()
@@ -116,7 +117,8 @@ def test_any_parts_of_an_answer_are_of_their_types_or_it_is_a_failure(sent: dict
     assert all(isinstance(each, str) for each in (answer.kind, answer.node, answer.host, answer.reason))
 
 
-KEY = WorkloadKey("kernel", "(1, 2)float32", "llvm", "tvm 1", "machine", 0, 4)
+HERE = this_machine().fingerprint
+KEY = WorkloadKey("kernel", "(1, 2)float32", "llvm", "tvm 1", HERE, 0, 4)
 OUTCOME = Outcome(Status.OK, None, Summary(1.0, 1.0, 1.0, 5, 0.0), 0.0, 1.0)
 
 
@@ -127,9 +129,20 @@ def sent(tmp_path: Path) -> str:
         return "\n".join(export_lines(database)) + "\n"
 
 
+def test_facts_of_other_machines_are_refused(sent: str, tmp_path: Path) -> None:
+    head, *lines, _ = sent.splitlines()
+    fact = {"name": {"fact": "machine", "machine": "another"}, "value": {}, "origin": "node", "made_at_s": 0.0}
+    end = json.dumps({"end": len(lines) + 1})
+    text = "\n".join([head, *lines, json.dumps({"fact": fact}), end]) + "\n"
+    with Database(str(tmp_path / "here.sqlite")) as database:
+        with pytest.raises(ArtefactError, match="not of its type"):
+            take_rows(database, text, HERE)
+        assert outcome_in(database, KEY) is None
+
+
 def test_timings_of_a_node_are_taken(sent: str, tmp_path: Path) -> None:
     with Database(str(tmp_path / "here.sqlite")) as database:
-        take_rows(database, sent, "machine")
+        take_rows(database, sent, HERE)
         found = outcome_in(database, KEY)
         assert found is not None and found.time == OUTCOME.time
 
@@ -151,6 +164,6 @@ def test_timings_of_other_machines_and_floods_are_refused_as_a_whole(
     end = json.dumps({"end": len(lines) + (change == "short")})
     with Database(str(tmp_path / "here.sqlite")) as database:
         with pytest.raises((ArtefactError, UsageError)):
-            fingerprint = "machine" if change in ("flood", "odd", "short") else "another"
+            fingerprint = HERE if change in ("flood", "odd", "short") else "another"
             take_rows(database, "\n".join([head, *lines, end]) + "\n", fingerprint)
         assert outcome_in(database, KEY) is None
