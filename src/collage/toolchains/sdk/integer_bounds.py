@@ -142,16 +142,18 @@ class IntegerBounds:
             node: The operator.
             has_lengths: States that start as lengths are taken to stay lengths, rather than as small as inputs are.
         """
+        if len(_bodies(node)) != 1:
+            return None  # It is no valid node, which others say.
         (body,) = _bodies(node)
         states = _states(node)
-        if node.op_type == "Loop":
+        if node.op_type == "Loop" and body.inputs:
             self._found[body.inputs[0]] = Bounds(0, _LENGTH, True)
         for start, state, _ in states if has_lengths else ():
             if start is not None and self.of(start).is_length:
                 self._found[state] = Bounds(-_LENGTH, _LENGTH, True)
         fed = [(value, state) for start, state, end in states for value in (start, end)]
         if node.op_type == "Scan":
-            fed += zip(node.inputs[len(states) :], body.inputs[len(states) :], strict=True)
+            fed += zip(node.inputs[len(states) :], body.inputs[len(states) :], strict=False)
         for value, inside in fed:
             if value is None or not _is_integer(inside):
                 continue
