@@ -216,7 +216,7 @@ def test_a_partitioned_model_that_computes_wrongly_is_not_returned() -> None:
         collage.build(partitioned, toolchains=toolchains)
 
 
-@pytest.mark.parametrize("finals", [True])
+@pytest.mark.parametrize("finals", [True, False])
 def test_a_given_plan_with_a_wrong_kernel_is_refused_even_if_its_outputs_are_right(
     finals: bool, tmp_path: Path
 ) -> None:
