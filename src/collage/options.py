@@ -155,14 +155,18 @@ def _texts(value: Any) -> list[str]:
         return [Path(value).name if "/" in str(value) and Path(value).exists() else str(value)]
     if isinstance(value, list | tuple):
         return [each.text if isinstance(each, Limit) else str(each) for each in value]
-    return [f"{value:g}"] if isinstance(value, int | float) else []
+    return [_number(value)] if isinstance(value, int | float) else []
 
 
 def _lengths(value: Any) -> str:
     """Return a length, or several with weights, or a file; empty for an array."""
     if isinstance(value, Mapping):
-        return ",".join(f"{length}:{weight:g}" for length, weight in value.items())
-    return Path(value).name if isinstance(value, str) else f"{value:g}" if isinstance(value, int | float) else ""
+        return ",".join(f"{length}:{_number(weight)}" for length, weight in value.items())
+    return Path(value).name if isinstance(value, str) else _number(value) if isinstance(value, int | float) else ""
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx import TensorProto, helper
 
 import collage
 from collage._errors import NothingCanRun, UsageError, WrongAnswer
@@ -22,7 +23,7 @@ from collage.status import Status
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
 from collage.workers.worker import Worker
-from tests.e2e.conftest import LENT, MENU
+from tests.e2e.conftest import LENT, MENU, model_of
 from tests.e2e.declared_chain import chain, compiled, declare, fakes, plan_of
 
 WORKERS: dict[str, Worker] = {}
@@ -213,6 +214,26 @@ def test_a_partitioned_model_that_computes_wrongly_is_not_returned() -> None:
     partitioned = partition_for(ir.from_proto(chain()), "bad", toolchains=toolchains)
     with pytest.raises(WrongAnswer, match="the partitioned model is wrong"):
         collage.build(partitioned, toolchains=toolchains)
+
+
+@pytest.mark.parametrize("finals", [True, False])
+def test_a_given_plan_with_a_wrong_kernel_is_refused_even_if_its_outputs_are_right(
+    finals: bool, tmp_path: Path
+) -> None:
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"], name="n0"),
+        helper.make_node("Sigmoid", ["a"], ["b"], name="n1"),
+        helper.make_node("Greater", ["b", "c"], ["g"], name="n2"),  # Everything is greater, right or wrong.
+        helper.make_node("Cast", ["g"], ["y"], name="n3", to=TensorProto.FLOAT),
+    ]
+    ports = {"x": (TensorProto.FLOAT, [1, 8])}, {"y": (TensorProto.FLOAT, [1, 8])}
+    onnx.save(model_of(nodes, *ports, {"c": np.full(1, -100.0, np.float32)}), tmp_path / "m.onnx")
+    toolchains = fakes("left")
+    toolchains.add(FakeToolchain("run:wrong", name="bad"))
+    plan = PlanFile((PlanFileKernel("bad", ("n0", "n1")), PlanFileKernel("left", ("n2", "n3"))))
+    options = collage.CompileOptions(finals=finals, db=str(tmp_path / "db.sqlite"), plan=plan)
+    with pytest.raises(WrongAnswer, match="output 'b': differs"):
+        collage.compile(tmp_path / "m.onnx", ["left", "bad"], toolchains=toolchains, options=options)
 
 
 def test_a_model_without_kernels_is_refused_with_the_way_to_get_some() -> None:

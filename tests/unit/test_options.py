@@ -24,6 +24,8 @@ SAME: list[tuple[str, Any, Any]] = [
     ("tune_s", "90", 90.0),
     ("dims", "seq=32:3,512:1", {"seq": {32: 3.0, 512: 1.0}}),
     ("fixed", ["batch=1", "seq=8"], {"batch": 1, "seq": 8}),
+    ("dims", "samples=1234567", {"samples": 1234567}),
+    ("fixed", ["samples=1234567"], {"samples": 1234567}),
     ("percentile", "90", 90),
     ("launch_penalties_s", ("openvino=20",), {"openvino": pytest.approx(20e-6)}),
     ("baseline", "ort", "onnxruntime"),

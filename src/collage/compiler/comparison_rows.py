@@ -13,7 +13,7 @@ from collage.compiler.survey import LATE, Survey
 from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.measure.baselines import TargetBaseline
-from collage.measure.finalist import FinalistResult
+from collage.measure.finalist import NO_TIME, FinalistResult
 from collage.plan import Plan
 from collage.report import Ratio, Row, Times
 from collage.status import Status
@@ -55,7 +55,7 @@ def _plan_row(survey: Survey, result: CompileResult, plan: Plan) -> Row:
             ratio=Ratio(1.0, 1.0, 1.0) if is_returned else None,
             estimate_us=_us(result.predicted_s.get(plan.name)),
             unbound_us=_times(whole) if is_bound else None,
-            reason="the time budget left no time to compare it" if finals.standings and standing is None else None,
+            reason=NO_TIME if finals.standings and standing is None else None,
             differs=None if is_returned or finals.plan is None else _differing(plan, finals.plan),
         ),
         standing,
@@ -103,7 +103,7 @@ def _verdict(standing: FinalistResult, plan: Plan) -> Status:
     if standing.slower:
         return Status.TOO_SLOW
     if standing.reason is not None:
-        return Status.OVER_LIMIT
+        return Status.NOT_RACED if standing.reason == NO_TIME else Status.OVER_LIMIT
     if standing.ratio is None:
         return Status.SLOWER if standing.lost else Status.NOT_RACED
     interval = standing.ratio[1]

@@ -312,10 +312,15 @@ def unmeasured(survey: Survey, session: MeasureSession) -> FinalComparison:
 
 
 def _least_predicted(lab: Lab, plans: Sequence[Plan], *, is_interrupted: bool = False) -> FinalComparison:
-    """Without finals: the first plan, by predicted cost, that can be built."""
+    """Without finals: the first plan, by predicted cost, that can be built and of which no kernel failed or is wrong."""
     problem, costs, session = lab.problem, lab.costs, lab.session
     failures: dict[str, FinalistResult] = {}
     for plan in sorted(plans, key=lambda plan: predicted_s(problem, costs, plan) or float("inf")):
+        outcomes = [costs.outcome_of(kernel) for kernel in plan.kernels]
+        if (bad := next((each for each in outcomes if each is not None and not each.ok), None)) is not None:
+            entry = finalist_of(problem, session, plan, None)
+            failures[plan.name] = FinalistResult(entry, bad.status, reason=bad.reason)
+            continue
         try:
             recipe = lower(problem, session, plan)
             return FinalComparison.alone(recipe, plan, is_interrupted=is_interrupted)

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from collage._errors import UsageError
+
 __all__ = ["Cost", "CostLike"]
 
 
@@ -44,10 +46,21 @@ class Cost:
 
     @classmethod
     def of(cls, value: CostLike) -> Cost:
-        """Read the return value of an estimator: a cost, or seconds. NaN means unknown and infinity means invalid."""
+        """Read the return value of an estimator: a cost, or seconds. NaN means unknown and infinity means invalid.
+
+        Raises:
+            UsageError: It is neither.
+        """
         if isinstance(value, Cost):
             return value
-        return cls.UNKNOWN if math.isnan(value) else cls(seconds=float(value))
+        told = "an estimator returns a cost, or a number from zero to infinity"
+        try:
+            number = math.nan if math.isnan(value) else float(value)
+        except (TypeError, OverflowError) as error:
+            raise UsageError(f"{told}: {error}") from error
+        if number < 0:
+            raise UsageError(f"{told}, not {number!r}")
+        return cls.UNKNOWN if math.isnan(number) else cls(seconds=number)
 
     @classmethod
     def unknown(cls, rank: int) -> Cost:

@@ -11,7 +11,10 @@ from collage.cost.statistics import Interval, Summary
 from collage.status import Status
 from collage.workers.worker import Worker
 
-__all__ = ["LATENCY", "THROUGHPUT", "Block", "Figure", "Finalist", "FinalistResult", "Turn"]
+__all__ = ["LATENCY", "NO_TIME", "THROUGHPUT", "Block", "Figure", "Finalist", "FinalistResult", "Turn"]
+
+NO_TIME = "the time budget left no time to compare it"
+"""The reason of a finalist that is right, and was put aside until there was no time left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ import numpy as np
 
 from collage._errors import ToolchainError
 from collage.cost.statistics import Interval, summarise
-from collage.measure.finalist import LATENCY, Figure, Finalist, FinalistResult
+from collage.measure.finalist import LATENCY, NO_TIME, Figure, Finalist, FinalistResult
 from collage.measure.neighbour import neighbour
 from collage.measure.track import ComparisonPlan, Runner, Track, alive_of, loading_s
 from collage.measure.turns import ratio_of
@@ -220,7 +220,7 @@ class _Race:
             return list(slow)
         if self._plan.left_s <= loading_s([*slow, best]):
             for runner in slow:
-                runner.slower, runner.reason = (), "the time budget left no time to compare it"
+                runner.slower, runner.reason = (), NO_TIME
             return []
         rounds = 1 if self._plan.one_at_a_time else _SAMPLE_ROUNDS
         self._track.run_rounds([best, *slow], "again", rounds, fewest=1)

@@ -481,9 +481,9 @@ class MeasureSession:
             raise
         except ToolchainError as error:
             return failed(error, build_s)
-        self._verified.add((str(job.kernel.graph.name), str(job.target)))
         if found["wrong"]:
             return Outcome(Status.WRONG, found["wrong"], None, found["max_rel"], build_s)
+        self._verified.add((str(job.kernel.graph.name), str(job.target)))
         return Outcome(Status.OK, None, time, found["max_rel"], build_s)
 
     def _settled(self, job: Job, findings: dict[str, Any]) -> dict[str, Any]:

@@ -172,11 +172,12 @@ class LazySearch(Generic[C]):
         while True:
             bounds = self._bounds()
             found, weights = self._plan(bounds, self.options.paths_per_round)
-            if not found.paths:
-                return "states" if found.capped else "finished", (found, weights)
-            batch = self._batch(found.paths, bounds)
-            stopped_by = "finished" if not batch else self._stop_reason(found.paths[0])
-            if stopped_by:
+            batch = self._batch(found.paths, bounds) if found.paths else []
+            if not batch:
+                ended = "states" if found.capped and not found.paths else "finished"
+                # What an interrupt left unmeasured counts as invalid: the search only looks complete.
+                return "should_stop" if self.should_stop() else ended, (found, weights)
+            if stopped_by := self._stop_reason(found.paths[0]):
                 return stopped_by, (found, weights)
             self._measure(batch, bounds - self.charge_s)
 

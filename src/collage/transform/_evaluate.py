@@ -11,8 +11,8 @@ not depend on it. So an operator is computed here in one of two ways, or not at 
 | functions such as ``Exp``, and sums | in double precision, rounded once | its own error, and half a unit in the last place |
 | all others, such as ``Resize`` or ``Conv`` | not folded | nothing |
 
-Among the second and third are operands on which runtimes differ: a NaN or -0.0 in a minimum, a number out of range in a Cast.
-With these nothing is folded either.
+Among all are operands on which runtimes differ: a NaN or -0.0 in a minimum, a number out of range in a Cast, a scalar in
+NonZero. With these nothing is folded either.
 """
 
 from __future__ import annotations
@@ -126,8 +126,11 @@ def _ordered(node: ir.Node, operands: Sequence[Array]) -> bool:
 
 def _divisible(node: ir.Node, operands: Sequence[Array]) -> bool:
     """Floating-point numbers, or integers of which no quotient is undefined."""
+    as_floats = node.op_type == "Mod" and node.attributes.get_int("fmod", 0) == 1
     if not _ints(node, operands):
-        return _floats(node, operands) and (node.op_type != "Mod" or node.attributes.get_int("fmod", 0) == 1)
+        return _floats(node, operands) and (node.op_type != "Mod" or as_floats)
+    if as_floats and not _countable(node, operands):
+        return False
     dividend, divisor = operands
     overflows = (
         dividend.dtype.kind == "i" and (divisor == -1).any() and (dividend == np.iinfo(dividend.dtype).min).any()
@@ -166,7 +169,7 @@ def _has_total(node: ir.Node, operands: Sequence[Array]) -> bool:
 def _countable(node: ir.Node, operands: Sequence[Array]) -> bool:
     """Integers, also as floating-point numbers: of these a count by adding is the same as one by multiplying."""
     if _ints(node, operands):
-        return True
+        return all(_holds(np.abs(array.astype(np.float64)), array.dtype) for array in operands)
     wide = [array.astype(np.float64) for array in operands if array.dtype in _FLOATS[:2]]
     return len(wide) == 3 and all((each == np.rint(each)).all() and np.abs(each) <= _SINGLE_INTEGERS for each in wide)
 
@@ -190,6 +193,26 @@ def _castable(node: ir.Node, operands: Sequence[Array]) -> bool:
     return True
 
 
+def _clips(node: ir.Node, operands: Sequence[Array]) -> bool:
+    """A bound that is left out is the largest number to some runtimes, and infinity to others."""
+    return _ordered(node, operands) and (len(operands) == 3 or bool(np.isfinite(operands[0]).all()))
+
+
+def _has_axes(node: ir.Node, operands: Sequence[Array]) -> bool:
+    return _always(node, operands) and operands[0].ndim > 0
+
+
+def _squeezes(node: ir.Node, operands: Sequence[Array]) -> bool:
+    """No axes at all are none to some runtimes, and all of length 1 to others."""
+    return _always(node, operands) and all(axes.size for axes in operands[1:])
+
+
+def _slices(node: ir.Node, operands: Sequence[Array]) -> bool:
+    """Not backwards from a start before the first element: to NumPy such a slice is empty, to ONNX it has that element."""
+    backwards = len(node.inputs) > 4 and node.inputs[4] is not None and (operands[-1] < 0).any()
+    return _always(node, operands) and not (backwards and (operands[1] < -min(operands[0].shape, default=0)).any())
+
+
 def _overwrites(node: ir.Node, operands: Sequence[Array]) -> bool:
     return _always(node, operands) and node.attributes.get_string("reduction", "none") == "none"
 
@@ -198,8 +221,8 @@ _EXACT: dict[str, _Guard] = {
     **dict.fromkeys(
         (
             *("Compress", "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten", "Gather"),
-            *("GatherElements", "GatherND", "Identity", "NonZero", "Pad", "Reshape", "ReverseSequence", "Shape"),
-            *("Size", "Slice", "SpaceToDepth", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where"),
+            *("GatherElements", "GatherND", "Identity", "Pad", "Reshape", "ReverseSequence", "Shape"),
+            *("Size", "SpaceToDepth", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where"),
         ),
         _always,
     ),
@@ -211,13 +234,17 @@ _EXACT: dict[str, _Guard] = {
     **dict.fromkeys(("CumSum", "MatMul"), _ints),
     **dict.fromkeys(("ReduceProd", "ReduceSum", "ReduceSumSquare"), _has_total),
     **dict.fromkeys(("Ceil", "Floor", "IsInf", "IsNaN", "Reciprocal", "Round", "Sqrt"), _floats),
-    **dict.fromkeys(("Clip", "Max", "Min", "ReduceMax", "ReduceMin", "Relu", "Sign"), _ordered),
+    **dict.fromkeys(("Max", "Min", "ReduceMax", "ReduceMin", "Relu", "Sign"), _ordered),
     **dict.fromkeys(("Div", "Mod"), _divisible),
     **dict.fromkeys(("ScatterElements", "ScatterND"), _overwrites),
     "BitShift": _shiftable,
     "Cast": _castable,
+    "Clip": _clips,
+    "NonZero": _has_axes,
     "Pow": _has_power,
     "Range": _countable,
+    "Slice": _slices,
+    "Squeeze": _squeezes,
 }
 """Operators that are computed to the bit, and where."""
 

@@ -13,7 +13,7 @@ from collage.compiler.result_store import CompileResult
 from collage.cost.outcome import Outcome
 from collage.cost.statistics import Interval, Summary
 from collage.measure.baselines import TargetBaseline
-from collage.measure.finalist import Finalist, FinalistResult
+from collage.measure.finalist import NO_TIME, Finalist, FinalistResult
 from collage.plan import Plan
 from collage.report import Report, Row, SearchFacts, verdict_of
 from collage.status import Status
@@ -59,6 +59,8 @@ def standing(name: str, ratio: tuple[float, float, float] | None, **more: Any) -
         (standing("mix 2", None, lost=True), "slower"),
         (standing("mix 2", None, slower=(2.0, 3.1)), "too slow"),
         (standing("mix 2", None, slower=(2.0, 3.1), reason="and over a limit"), "too slow"),
+        (standing("mix 2", None, reason="p99 9.000 ms, and not p99<=2ms"), "over limit"),
+        (standing("mix 2", None, reason=NO_TIME), "not raced"),
         (standing("mix 2", None, status=Status.WRONG, reason="differs"), "wrong"),
         (standing("mix 2", None, status=Status.CRASHED, reason="SIGSEGV"), "crashed"),
         (standing("mix 2", None, status=Status.TIMEOUT), "time-out"),

@@ -103,14 +103,13 @@ def test_the_exhaustive_mode_measures_everything_before_any_strategy() -> None:
     assert session.said[0] == f"measuring everything: {len(ALL)} kernels to go"
 
 
+@pytest.mark.parametrize("pairs", [[(0, 2), (2, 4), (3, 5)], [(0, 2)]])
 @pytest.mark.parametrize("search", ["fast", "exhaustive"])
 @pytest.mark.parametrize("strategy", ["lazy", "exhaustive", "wide"])
-def test_an_interrupt_ends_the_search_with_the_best_so_far(search: str, strategy: str) -> None:
+def test_an_interrupt_ends_the_search_with_the_best_so_far(search: str, strategy: str, pairs: list[Span]) -> None:
     """Operators alone are known. Pairs of them are hoped to be better, and the user has no patience to measure these."""
     alone = {(i, i + 1): 1.0 for i in range(COUNT)}
-    session = FakeSession(
-        alone | {(0, 2): 1.5, (2, 4): 1.5, (3, 5): 1.5}, patience=COUNT, search=search, strategy=strategy
-    )
+    session = FakeSession(alone | dict.fromkeys(pairs, 1.5), patience=COUNT, search=search, strategy=strategy)
     for candidate in session.index():
         if span_of(candidate) in alone:
             session.measure([candidate])
@@ -118,6 +117,7 @@ def test_an_interrupt_ends_the_search_with_the_best_so_far(search: str, strategy
     assert [span_of(c) for c in result.partitioning.candidates] == sorted(alone)
     assert session.said[-1] == "interrupted: continuing with the best plan so far"
     assert session.interrupts == 1
+    assert result.stopped_by == "should_stop"
 
 
 def test_limits_are_those_of_the_session() -> None:

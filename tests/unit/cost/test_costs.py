@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collage._errors import UsageError
 from collage.cost.cost import Cost
 
 costs = st.one_of(
@@ -53,6 +55,12 @@ def test_known_costs_come_before_unknown_ones_however_high() -> None:
 )
 def test_reads_what_estimators_return(value: float, cost: Cost) -> None:
     assert Cost.of(value) == cost
+
+
+@pytest.mark.parametrize("value", [-1.0, None, "1.0", 10**400, -math.inf])
+def test_refuses_what_is_no_cost(value: Any) -> None:
+    with pytest.raises(UsageError, match="an estimator returns a cost"):
+        Cost.of(value)
 
 
 @pytest.mark.parametrize(

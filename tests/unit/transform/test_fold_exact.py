@@ -167,6 +167,12 @@ REFUSED = {
     "zeros of both signs": ("Max", [np.float32([0.0]), np.float32([-0.0])], {}),
     "NaN clipped": ("Clip", [np.float32([np.nan]), np.float32(0), np.float32(1)], {}),
     "a range that rounding decides": ("Range", [np.float32(0), np.float32(1), np.float32(0.1)], {}),
+    "a range that no double counts": ("Range", [np.int64(2**62), np.int64(2**62 + 3), np.int64(1)], {}),
+    "a remainder that a double rounds": ("Mod", [np.uint64([2**64 - 7]), np.uint64([2])], {"fmod": 1}),
+    "an infinity without a bound": ("Clip", [np.float32([np.inf, 1]), np.float32(0)], {}),
+    "a slice back from before the start": ("Slice", [np.arange(3), *(np.int64([i]) for i in (-5, -5, 0, -1))], {}),
+    "a scalar that is not zero": ("NonZero", [np.float32(3)], {}),
+    "an empty list of axes": ("Squeeze", [np.zeros((1, 2), np.float32), np.zeros(0, np.int64)], {}),
     "a sum of one, whose zero keeps its sign": ("Sum", [np.float32(-0.0)], {}),
     "what is computed in many ways": ("Softmax", [np.float32([1, 2])], {"axis": 0}),
 }
