@@ -37,6 +37,9 @@ with them, and many toolchains need these as constants.
 _GROWING = frozenset({"ConstantOfShape", "Expand", "Tile"})
 """Operators that only make tensors larger."""
 
+_SIZED_BY_VALUES = frozenset({"BlackmanWindow", "HammingWindow", "HannWindow", "Pad", "Range"})
+"""Operators of whose result an unknown length may be any number."""
+
 _KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
 """Operators that toolchains need to see."""
 
@@ -123,6 +126,9 @@ class _Folder(optimizer.constant_folding.FoldConstantsPass):  # type: ignore[mis
             return None
         if any(attribute.is_ref() for attribute in node.attributes.values()) or any(True for _ in bodies(node)):
             return None
+        for value in given:  # The value that a constant replaced may have had a shape with unknown lengths.
+            if value.const_value is not None:
+                value.shape = ir.Shape(value.const_value.shape.numpy())
         self._do_inference(node)
         if not _is_worth_folding(node):
             return None
@@ -180,7 +186,8 @@ def _is_worth_folding(node: ir.Node) -> bool:
     if node.op_type in _GROWING:
         return sum(_bytes(value, _LARGEST_INPUT_BYTES) for value in node.outputs) <= _GROWN_BYTES
     freed = sum(size for value, size in zip(inputs, sizes, strict=True) if len(value.uses()) == 1)
-    result = sum(_bytes(value, max(sizes, default=0)) for value in node.outputs)
+    unknown = _LARGEST_INPUT_BYTES + 1 if node.op_type in _SIZED_BY_VALUES else max(sizes, default=0)
+    result = sum(_bytes(value, unknown) for value in node.outputs)
     return result <= max(freed, _SMALL_BYTES)
 
 

@@ -18,8 +18,8 @@ from tests.unit.transform.exactness import ADVERSARIAL, as_numbers, made_of, sam
 from tests.unit.transform.graphs import run
 
 from collage.frontend import read_model
-from collage.transform import FoldConstant, InferType, Sequential, prepare
-from collage.transform._evaluate import _EXACT, _ROUNDED
+from collage.transform import FoldConstant, InferType, Sequential, _fold_constant, prepare
+from collage.transform._evaluate import _EXACT, _ROUNDED, evaluate
 
 INTEGERS = [dtype for dtype in ADVERSARIAL if dtype.kind in "iu"]
 FLOATS = [np.dtype(name) for name in ("float32", "float64", "float16")]
@@ -312,3 +312,44 @@ def test_constant_bounds_of_range_are_scalars() -> None:
     assert [value.const_value.shape.rank() for value in node.inputs] == [0, 0, 0]
     session = onnxruntime.InferenceSession(ir.to_proto(folded).SerializeToString())
     np.testing.assert_array_equal(session.run(None, {"x": np.float32([2, 9])})[0], np.float32([0, 2, 4]))
+
+
+GROWN = {
+    "lengths of a compressed constant": """{
+        some = Compress <axis = 0> (z, kept)
+        row = Unsqueeze (some, first)
+        column = Unsqueeze (some, second)
+        made = Mul (row, column)""",
+    "more paddings than inference looks at": """{
+        pads = Mul (root, root)
+        made = Pad (corner, pads)""",
+}
+GROWN_FROM = {
+    "z": np.ones(1024, np.float32),
+    "kept": np.ones(1024, bool),
+    "first": np.int64([0]),
+    "second": np.int64([1]),
+    "corner": np.ones([1] * 11, np.float32),
+    "root": np.int64([0] * 11 + [300] + [0] * 10),
+}
+
+
+@pytest.mark.parametrize("case", GROWN)
+def test_large_results_of_unknown_size_are_not_computed(case, monkeypatch):
+    """They would be dropped afterwards, and a small file could take all memory."""
+    sizes = []
+
+    def counted(*arguments):
+        made = evaluate(*arguments)
+        sizes.append(0 if made is None else made.nbytes)
+        return made
+
+    monkeypatch.setattr(_fold_constant, "evaluate", counted)
+    proto = parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 18]> g (float[1] x) => (float[1] y, float[k, l] n) {GROWN[case]}
+            n = Flatten (made)
+            y = Abs (x)
+        }}""")
+    proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in GROWN_FROM.items())
+    prepare(read_model(proto))
+    assert 0 < max(sizes) <= 64 * 1024
