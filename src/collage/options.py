@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,7 @@ def option(default: Any, help: str, group: str, *, flag: str = "", kind: type = 
 
 
 _KEY = "command_option"
+_NUMBERS = ("threads", "time_budget_s", "tune_s", "measure_budget", "finalists", "min_gain", "seed")
 
 
 def command_options() -> dict[str, CommandOption]:
@@ -438,6 +440,13 @@ class CompileOptions:
             raise UsageError(f"probe {self.probe!r}: the only one is 'nan'")
         if self.plan is not None and (self.force or self.forbid):
             raise UsageError("a plan assigns every operator: force and forbid cannot be combined with it")
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        numbers |= {f"launch penalty of {name!r}": seconds for name, seconds in self.launch_penalties_s.items()}
+        for name, value in numbers.items():
+            if value is not None and (not isinstance(value, Real) or not numbers[name] >= 0):
+                raise UsageError(f"{name} {value!r}: it is not a number from zero up")
+        if not self.min_gain <= 1:
+            raise UsageError(f"min_gain {self.min_gain!r}: write a share, such as 0.02 for two percent")
         if self.percentile not in (10, 50, 90):
             raise UsageError(f"percentile {self.percentile}: latencies are kept at percentiles 10, 50 and 90")
         if self.accuracy_budget is not None and not 0 <= self.accuracy_budget < 1:

@@ -93,6 +93,24 @@ def test_keywords_count_more_than_options_and_all_forms_are_taken() -> None:
         collage.compile("gone.onnx", ["onnxruntime"], options={"threads": 2}, time_budget_s="2m")
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"seed": -1},
+        {"threads": "2"},
+        {"time_budget_s": float("nan")},
+        {"min_gain": float("nan")},
+        {"min_gain": 2},
+        {"launch_penalties_s": {"openvino": -1e-6}},
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused_by_name(given: dict[str, Any]) -> None:
+    with pytest.raises(
+        UsageError, match="penalty of 'openvino'" if "launch_penalties_s" in given else next(iter(given))
+    ):
+        CompileOptions(**given)
+
+
 def test_flags_are_distinct_and_defaults_survive_the_command_line() -> None:
     flags = [each.flag for each in command_options().values()]
     assert len(flags) == len(set(flags))
