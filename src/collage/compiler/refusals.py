@@ -199,12 +199,16 @@ def over_time(budget_s: float | None, took_s: float, survey_s: float) -> list[st
         return []
     if 2 * survey_s > budget_s:
         why = (
-            f"Reading the model and timing the whole of it on every target took {survey_s:.0f} s, and is never cut short; "
-            f"name fewer targets, or allow about {2 * survey_s:.0f} s"
+            f"Reading the model and timing the whole of it on every target took {_told_s(survey_s)}, and is never cut "
+            f"short; name fewer targets, or allow about {_told_s(2 * survey_s)}"
         )
     else:
         why = "Builds and rounds that have begun are never cut short, and other programs may hold them up"
-    return [f"the time budget of {budget_s:g} s did not hold: {took_s:.0f} s. {why}"]
+    return [f"the time budget of {budget_s:g} s did not hold: {_told_s(took_s)}. {why}"]
+
+
+def _told_s(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
 
 
 def nothing_to_choose(menu: Mapping[Target, Availability]) -> str | None:

@@ -101,7 +101,7 @@ def train(database: Database, command: str) -> Predictor:
     """Return the predictor of a database, scored on each compiled model without what was measured for it.
 
     Raises:
-        UsageError: Too few models were compiled, or scikit-learn is missing.
+        UsageError: Too few models were compiled or kernels timed, or scikit-learn is missing.
     """
     timings = timings_of(database)
     found = ((name, each, _rates(database, str(name.get("machine")))) for name, each in database.facts(COMPILATION))
@@ -120,9 +120,14 @@ def train(database: Database, command: str) -> Predictor:
     for source in dict.fromkeys(each.source for each in compiled):
         predictor = _fit([timing for timing in timings if timing.work.model != source], command)
         held += [_held(predictor, each) for each in compiled if each.source == source]
+    if not (scored := tuple(each for each in held if each.singles_s)):
+        raise UsageError(
+            f"{database.url} has too few timings: {_LEAST_TIMINGS} on a target, without those of the model that is "
+            "predicted, are the fewest to learn from"
+        )
     every = {timing.machine: _rates(database, timing.machine) for timing in timings}
     machines = tuple(rates for _, rates in sorted(every.items()) if rates is not None)
-    return replace(_fit(timings, command), machines=machines, held=tuple(each for each in held if each.singles_s))
+    return replace(_fit(timings, command), machines=machines, held=scored)
 
 
 def correction(predictor: Predictor, timings: Iterable[Timing]) -> dict[str, float]:
@@ -148,6 +153,8 @@ def _fit(timings: Sequence[Timing], command: str) -> Predictor:
     of_target = {name: [t for t in timings if t.target == name] for name in targets}
     of_target = {name: each for name, each in of_target.items() if len(each) >= _LEAST_TIMINGS}
     learned = [timing for each in of_target.values() for timing in each]
+    if not learned:
+        return Predictor(command, 0, (), (), 0.0, {}, (), ())
     common = _coefficients(learned, {})
     predictor = Predictor(
         command,

@@ -54,6 +54,8 @@ def test_a_budget_that_did_not_hold_is_told(budget_s: float | None, took_s: floa
     told = over_time(budget_s, took_s, 31.0)
     assert bool(told) is warns
     assert all("40 s did not hold: 44 s" in text and "took 31 s" in text for text in told)
+    (short,) = over_time(0.2, 0.9, 0.3)
+    assert "0.2 s did not hold: 0.9 s" in short and "took 0.3 s" in short and short.endswith("allow about 0.6 s")
 
 
 def test_a_survey_is_not_blamed_for_what_came_after_it() -> None:

@@ -53,7 +53,7 @@ def seconds(each: WorkByOperator, target: str, noise: float = 1.0) -> float:
     )
 
 
-def fill(database: Database, *, slower: str = "", models: int = MODELS) -> None:
+def fill(database: Database, *, slower: str = "", models: int = MODELS, kernels: int = 9) -> None:
     """Fill a database with kernels and compilations of models that follow the law. One model may be ten times slower."""
     random, machine = np.random.default_rng(0), this_machine().fingerprint
     database.keep_fact(FactKind("peak", Peak), PEAK, machine=machine)
@@ -61,7 +61,8 @@ def fill(database: Database, *, slower: str = "", models: int = MODELS) -> None:
         model = f"m{number}"
         factor = 10.0 if model == slower else 1.0
         whole = work(random, 1e10, model)
-        for i, each in enumerate([whole, *(work(random, 10 ** random.uniform(7, 10), model) for _ in range(8))]):
+        others = [work(random, 10 ** random.uniform(7, 10), model) for _ in range(8)]
+        for i, each in enumerate([whole, *others][:kernels]):
             database.keep_fact(WORK, each, kernel=f"{model}{i}", shapes="")
             for target in SLOWNESS:
                 time_s = factor * seconds(each, target, float(random.uniform(0.97, 1.03)))
@@ -125,6 +126,15 @@ def test_too_few_models_are_refused() -> None:
     with Database("sqlite://") as database:
         fill(database, models=3)
         with pytest.raises(UsageError, match="3 models"):
+            train(database, "a test")
+
+
+@pytest.mark.parametrize("kernels", [0, 2])
+def test_compilations_with_too_few_timings_are_refused(kernels: int) -> None:
+    """Two kernels of each model are enough to learn from, and too few without those of the model that is predicted."""
+    with Database("sqlite://") as database:
+        fill(database, kernels=kernels)
+        with pytest.raises(UsageError, match="too few timings"):
             train(database, "a test")
 
 
