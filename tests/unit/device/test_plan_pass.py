@@ -50,6 +50,14 @@ def test_constrained_nodes_limit_the_menu_and_free_ones_do_not() -> None:
     assert targets_for(planned.graph[0], menu) == tuple(menu[:2])
 
 
+def test_a_target_is_planned_on_a_device_that_is_configured_for_it() -> None:
+    model = parse("g (float[2,3] x) => (float[2,3] y) { a = Relu(x) y = Neg(a) }")
+    on_device("a", "llvm -compiler=some", model=model)
+    some = [f"cpu:{number}[llvm -compiler=some]" for number in (1, 2)]
+    planned = PlanDevices(["cpu:0[llvm -compiler=other]", *some])(model)
+    assert str(planned_scope(planned.graph[0])) == some[0]
+
+
 def test_a_target_must_refine_what_was_planned() -> None:
     model = parse(DIAMOND)
     on_device("left", "llvm -compiler=some", model=model)
