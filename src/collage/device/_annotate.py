@@ -58,7 +58,8 @@ class MergeAndAnnotate(ModulePass):
         """Annotates in place."""
         merged = sum(COMPOSITE in node.metadata_props for node in _open_nodes(model))
         for entry in self._patterns:
-            for match in entry.pattern.find_all(model, "disjoint"):
+            # Not only disjoint matches: where one is refused, others that overlap with it may still be taken.
+            for match in sorted(entry.pattern.find_all(model, "sets"), key=lambda match: -len(match.nodes)):
                 if all(map(self._may_annotate, match.nodes)) and (entry.predicate is None or entry.predicate(match)):
                     for node in match.nodes:
                         _annotate(node, self._scope)
