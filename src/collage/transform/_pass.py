@@ -319,7 +319,8 @@ class Runner:
     def _execute_required(self, info: PassInfo, model: ir.Model, place: str) -> ir.Model:
         self._pending.append(info.name)
         try:
-            for name in info.required:
+            # One may make the result of an earlier one false, so each is asked as often as there are any.
+            for name in tuple(info.required) * len(info.required):
                 if name in self._pending:
                     circle = " -> ".join([*self._pending[self._pending.index(name) :], name])
                     raise ConfigError(f"passes require each other in a circle: {circle}")
