@@ -243,6 +243,13 @@ def test_a_match_that_is_refused_does_not_hide_those_that_overlap_with_it() -> N
         assert [node.metadata_props.get("Composite") for node in merged.graph] == [None, "pair#0", "pair#0"]
 
 
+def test_a_match_around_another_operator_is_not_merged() -> None:
+    model = parse("g (float[2,3] x) => (float[2,3] y) { a = Relu(x) n = Neg(a) y = Add(a, n) }")
+    table = [Entry("around", is_op("Add")(is_op("Relu"), wildcard()))]
+    merged = MergeAndAnnotate(table, SOME)(model)
+    assert not any("Composite" in node.metadata_props for node in merged.graph)
+
+
 def test_the_first_scope_that_takes_an_operator_gets_it_and_all_are_candidates() -> None:
     takes = {"one": {"Exp", "Neg"}, "two": {"Neg", "Add"}}
     scopes = [(f"llvm -compiler={name}", lambda node, ops=ops: node.op_type in ops) for name, ops in takes.items()]
