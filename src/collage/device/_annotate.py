@@ -14,7 +14,7 @@ import onnx_ir as ir
 from collage.device._annotations import CANDIDATES, ON_DEVICE, asked_scope
 from collage.device._kernels import is_opaque
 from collage.device._scope import ANYWHERE, ScopeLike, SEScope, as_scope
-from collage.graph import COMPOSITE, constant_tensor
+from collage.graph import COMPOSITE, DataflowGraph, IndexSet, SubGraph, constant_tensor
 from collage.transform import ModulePass, PassContext, PassInfo
 
 __all__ = ["AnnotateSEScopes", "CompositePattern", "MergeAndAnnotate", "candidates_of"]
@@ -42,8 +42,8 @@ class CompositePattern(Protocol):
 class MergeAndAnnotate(ModulePass):
     """Annotates what patterns match with a scope, and marks each match as one composite.
 
-    Earlier patterns win over later ones, larger matches over smaller ones of the same pattern. Annotations that exist
-    win over all, unless they agree with the scope.
+    Earlier patterns win over later ones, larger matches over smaller ones of the same pattern. Matches that are not
+    admissible are left out. Annotations that exist win over all, unless they agree with the scope.
 
     Args:
         patterns: A pattern table.
@@ -57,9 +57,13 @@ class MergeAndAnnotate(ModulePass):
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
         """Annotates in place."""
         merged = sum(COMPOSITE in node.metadata_props for node in _open_nodes(model))
+        graphs: dict[ir.Graph, DataflowGraph] = {}
         for entry in self._patterns:
-            for match in entry.pattern.find_all(model, "disjoint"):
-                if all(map(self._may_annotate, match.nodes)) and (entry.predicate is None or entry.predicate(match)):
+            # Not only disjoint matches: where one is refused, others that overlap with it may still be taken.
+            for match in sorted(entry.pattern.find_all(model, "sets"), key=lambda match: -len(match.nodes)):
+                if not all(map(self._may_annotate, match.nodes)) or not _is_admissible(graphs, model, match):
+                    continue
+                if entry.predicate is None or entry.predicate(match):
                     for node in match.nodes:
                         _annotate(node, self._scope)
                         node.metadata_props[COMPOSITE] = f"{entry.label}#{merged}"
@@ -94,6 +98,15 @@ class AnnotateSEScopes(ModulePass):
                 _annotate(node, found[0])
                 node.metadata_props[CANDIDATES] = "\n".join(map(str, found))
         return model
+
+
+def _is_admissible(graphs: dict[ir.Graph, DataflowGraph], model: ir.Model, match: Any) -> bool:
+    """Return True if a match can be a function inside its region, so that no such functions feed each other in a circle."""
+    if match.scope not in graphs:
+        graphs[match.scope] = DataflowGraph(match.scope, model=model)
+    graph = graphs[match.scope]
+    inside = IndexSet.from_indices(graph.index_of(node) for node in match.nodes if node in graph)
+    return not inside or SubGraph(graph, inside).is_admissible
 
 
 def candidates_of(node: ir.Node) -> tuple[SEScope, ...]:

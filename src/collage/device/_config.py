@@ -94,14 +94,19 @@ class CompilationConfig:
     def device_of(self, scope: SEScope) -> SEScope:
         """The device that a scope constrains. A target restricts the scope to those that are configured for that target.
 
+        If that is some of the devices of its type, the first of them is meant.
+
         Raises:
             TargetError: No configured scope agrees.
         """
         self.canonical(scope)
         if scope.target is None or scope.virtual_device_id is not None:
             return scope.device
-        devices = {known.device for known in self.scopes if _serves(known, scope)}
-        return devices.pop() if len(devices) == 1 else scope.device
+        devices = list(dict.fromkeys(known.device for known in self.scopes if _serves(known, scope)))
+        others = (
+            known for known in self.scopes if known.device_type == scope.device_type and known.device not in devices
+        )
+        return devices[0] if len(devices) == 1 or (devices and any(others)) else scope.device
 
     def _default(self, default: ScopeLike | None, fallback_device: str, given: tuple[SEScope, ...]) -> SEScope:
         fallback = as_scope(fallback_device)

@@ -106,6 +106,7 @@ class DevicePlan:
         self._arrivals = {value: self.places.devices.scope(self.places.of_value[value]) for value in self.places.inputs}
         self._unify_devices()
         self._devices = {root: self._settled(root) for root in self.places.devices.roots()}
+        self._settle_outputs()
         self._homes: dict[int, SEScope] = {}
         self._place_inputs()
         self._unify_memories()
@@ -296,6 +297,14 @@ class DevicePlan:
         """The device of a domain, with free fields filled in."""
         scope = self.places.devices.scope(root)
         return (self.config.default if scope.is_free else self.config.canonical(scope)).device
+
+    def _settle_outputs(self) -> None:
+        """An output of which a demand leaves the number of the device open is read where its value lies, if it may be."""
+        find = self.places.devices.find
+        for read in filter(self.places.is_main_output, self.places.reads):
+            place = self.places.of_value.get(read.value)
+            if place is not None and self.places.devices.scope(read.place).join(self._devices[find(place)]) is not None:
+                self._devices[find(read.place)] = self._devices[find(place)]
 
     def _place_inputs(self) -> None:
         """Inputs that nothing places: on the host if it reads them, else where they are read first."""

@@ -546,6 +546,9 @@ def _related(producer: Pattern, user: Pattern) -> bool:
 
 
 def _note_use(producer: Pattern, user: Pattern) -> None:
+    base = getattr(producer, "base", None)
+    if base is not None:  # The user of an output is a user of the node that makes it.
+        _note_use(base, user)
     if user in producer.known_users:
         return
     if producer.is_unique and producer.known_users:

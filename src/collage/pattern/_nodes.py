@@ -138,7 +138,6 @@ class OutputPattern(Pattern):
             raise PatternError(f"{base!r}[{index!r}]: outputs are counted from 0; names are for matches, match['x']")
         super().__init__()
         self.base, self.index = base, index
-        register_operands(self, (base,))
 
     @property
     def children(self) -> tuple[Pattern, ...]:

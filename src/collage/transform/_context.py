@@ -156,10 +156,12 @@ class PassContext:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # A generator may leave its block after the block around it was left: each leaves its own.
+        # A generator may leave its block after the block around it was left: each leaves its own. If it is closed in another
+        # thread or task, that one has nothing to leave.
         stack = _STACK.get()
-        own = len(stack) - 1 - stack[::-1].index(self)
-        _STACK.set(stack[:own] + stack[own + 1 :])
+        if self in stack:
+            own = len(stack) - 1 - stack[::-1].index(self)
+            _STACK.set(stack[:own] + stack[own + 1 :])
         for instrument in self.instruments:
             try:
                 instrument.exit_pass_ctx(self)

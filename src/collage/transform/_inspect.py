@@ -134,6 +134,11 @@ class _Watcher(PassInstrument):
         if info.name in self._print_after:
             self._show(info.name, "after", model_text(model))
 
+    def on_error(self, model: ir.Model, info: PassInfo, error: BaseException) -> None:
+        run = self._open.pop()
+        run.time_us = (time.perf_counter() - run.start_s) * 1e6
+        run.nodes, run.skipped = sum(run.before.values()), "it failed"
+
     def on_skip(self, model: ir.Model, info: PassInfo, reason: str) -> None:
         counts = op_counts(model)
         self.runs.append(_Run(info.name, len(self._open), counts, nodes=sum(counts.values()), skipped=reason))

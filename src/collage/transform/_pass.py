@@ -275,17 +275,19 @@ class Runner:
         self._call_instruments("run_after_pass", result, info)
         return result
 
-    def checkpoint(self) -> tuple[dict[str, str | None], set[str]]:
-        """The passes whose results are still valid, and the known facts about them."""
-        return dict(self._valid), set(self._suspect)
+    def checkpoint(self) -> tuple[dict[str, str | None], set[str], list[str]]:
+        """The passes whose results are still valid, the known facts about them, and the passes that changed the model."""
+        return dict(self._valid), set(self._suspect), list(self.changing or ())
 
     def is_of_instrument(self, error: BaseException) -> bool:
         """Return True if an instrument raised the error, and not a pass."""
         return error is self._instrument_error
 
-    def give_up(self, name: str, checkpoint: tuple[dict[str, str | None], set[str]]) -> None:
+    def give_up(self, name: str, checkpoint: tuple[dict[str, str | None], set[str], list[str]]) -> None:
         """Record that a pass failed, and that the results of passes inside it are lost."""
-        self._valid, self._suspect = checkpoint
+        self._valid, self._suspect, changing = checkpoint
+        if self.changing is not None:
+            self.changing[:] = changing
         self._given_up.add(name)
 
     def is_disabled(self, name: str) -> bool:
@@ -317,7 +319,8 @@ class Runner:
     def _execute_required(self, info: PassInfo, model: ir.Model, place: str) -> ir.Model:
         self._pending.append(info.name)
         try:
-            for name in info.required:
+            # One may make the result of an earlier one false, so each is asked as often as there are any.
+            for name in tuple(info.required) * len(info.required):
                 if name in self._pending:
                     circle = " -> ".join([*self._pending[self._pending.index(name) :], name])
                     raise ConfigError(f"passes require each other in a circle: {circle}")

@@ -110,6 +110,8 @@ class Repeat(Pass):
             changing = tuple(dict.fromkeys(runner.changing))
         finally:
             runner.changing = outer
+        if outer is not None:
+            outer += changing
         self.converged = fingerprint(model) == before
         if not self.converged:
             self.changing = changing

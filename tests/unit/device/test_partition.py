@@ -233,6 +233,23 @@ def test_annotations_of_people_win_over_patterns() -> None:
     assert str(asked_scope(nodes["y"])) == "cpu:1[llvm -compiler=some]"
 
 
+def test_a_match_that_is_refused_does_not_hide_those_that_overlap_with_it() -> None:
+    model = parse("g (float[2,3] x) => (float[2,3] y) { a = Relu(x) b = Relu(a) y = Relu(b) }")
+    pair = is_op("Relu")(is_op("Relu"))
+    by_predicate = MergeAndAnnotate([Entry("pair", pair, lambda match: match.root.name == "y")], SOME)(model)
+    on_device("a", "cuda", model=model)
+    by_annotation = MergeAndAnnotate([Entry("pair", pair)], SOME)(model)
+    for merged in (by_predicate, by_annotation):
+        assert [node.metadata_props.get("Composite") for node in merged.graph] == [None, "pair#0", "pair#0"]
+
+
+def test_a_match_around_another_operator_is_not_merged() -> None:
+    model = parse("g (float[2,3] x) => (float[2,3] y) { a = Relu(x) n = Neg(a) y = Add(a, n) }")
+    table = [Entry("around", is_op("Add")(is_op("Relu"), wildcard()))]
+    merged = MergeAndAnnotate(table, SOME)(model)
+    assert not any("Composite" in node.metadata_props for node in merged.graph)
+
+
 def test_the_first_scope_that_takes_an_operator_gets_it_and_all_are_candidates() -> None:
     takes = {"one": {"Exp", "Neg"}, "two": {"Neg", "Add"}}
     scopes = [(f"llvm -compiler={name}", lambda node, ops=ops: node.op_type in ops) for name, ops in takes.items()]

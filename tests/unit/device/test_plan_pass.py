@@ -14,6 +14,7 @@ from collage.device import (
     clear_plan,
     on_device,
     planned_scope,
+    require_output,
     targets_for,
 )
 from collage.target import Target
@@ -48,6 +49,23 @@ def test_constrained_nodes_limit_the_menu_and_free_ones_do_not() -> None:
     assert all(plan.allows(right, target) for target in menu)
     planned = PlanDevices(["cpu:0", "cpu:1"])(model)
     assert targets_for(planned.graph[0], menu) == tuple(menu[:2])
+
+
+def test_an_output_on_any_device_of_a_type_is_read_where_its_value_lies() -> None:
+    model = parse("g (float[2,3] x) => (float[2,3] y) { a = Relu(x) y = Neg(a) }")
+    require_output(model, "y", "cpu")
+    plans = PlanDevices(["cpu:0", "cpu:1"], default="cpu:1")
+    once = plans(model)
+    assert [str(planned_scope(node)) for node in once.graph] == ["cpu:1[llvm]"] * 2
+    assert ir.to_proto(plans(once)) == ir.to_proto(once)
+
+
+def test_a_target_is_planned_on_a_device_that_is_configured_for_it() -> None:
+    model = parse("g (float[2,3] x) => (float[2,3] y) { a = Relu(x) y = Neg(a) }")
+    on_device("a", "llvm -compiler=some", model=model)
+    some = [f"cpu:{number}[llvm -compiler=some]" for number in (1, 2)]
+    planned = PlanDevices(["cpu:0[llvm -compiler=other]", *some])(model)
+    assert str(planned_scope(planned.graph[0])) == some[0]
 
 
 def test_a_target_must_refine_what_was_planned() -> None:

@@ -347,6 +347,25 @@ def test_external_use_in_three_modes() -> None:
     assert both.find_all(a)  # what a pattern says of itself goes before what is said of all
 
 
+def test_the_user_of_an_output_is_the_user_of_a_unique_node() -> None:
+    both = graph("a, b = Split{axis=0}(x)\ny = Sub(a, b)")
+    two = graph("a, b = Split{axis=0}(x)\nr = Relu(b)\ny = Sub(a, r)")
+    for is_first in (True, False):
+        split = is_op("Split")
+        if is_first:
+            split.uniq()
+        pattern = is_op("Sub")(split[0], split[1])
+        if not is_first:
+            split.uniq()
+        assert sets(pattern.find_all(both)) == sets(dup(pattern).find_all(both)) == [["a", "y"]]
+    split = is_op("Split")
+    pattern = split[0] ^ is_op("Sub")
+    split.uniq()
+    assert pattern.find_all(both) and not pattern.find_all(two)
+    with pytest.raises(PatternError, match=r"uniq.*second user"):
+        split[1].used_by(is_op("Relu"))
+
+
 def test_uniq() -> None:
     q, k = is_op("Relu"), is_op("Tanh")
     product = q.uniq() * k.uniq()

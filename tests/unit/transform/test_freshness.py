@@ -274,3 +274,27 @@ def test_a_node_without_a_name_is_called_by_its_output(model):
     assert str(told[0]) == "warning: node 'h' (Add): look"
     with pytest.raises(PassError, match=r"node 'y' \(Relu\): no"):
         ModulePass(PassInfo("fails", 0), fails)(model)
+
+
+def test_a_requirement_that_changes_the_model_does_not_make_those_before_it_stale(model):
+    seen = []
+
+    @module_pass(opt_level=0, name="counts_operators")
+    def counts(mod, ctx):
+        mod.graph.metadata_props["operators"] = ",".join(node.op_type for node in mod.graph)
+        return mod
+
+    @module_pass(opt_level=0, name="turns_relu_into_abs")
+    def turns(mod, ctx):
+        mod.graph[-1].op_type = "Abs"
+        return mod
+
+    @module_pass(opt_level=0, name="needs_both", required=["counts_operators", "turns_relu_into_abs"])
+    def needs_both(mod, ctx):
+        seen.append(mod.graph.metadata_props["operators"])
+        return mod
+
+    for each in (counts, turns):
+        register_pass(each.info.name, each, override=True)
+    needs_both(model)
+    assert seen == ["Add,Abs"]

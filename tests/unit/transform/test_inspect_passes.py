@@ -10,7 +10,7 @@ from onnx import parser
 
 from collage.cli import main
 from collage.frontend import read_model
-from collage.transform import inspect_passes, module_pass, register_pass
+from collage.transform import Attempt, Sequential, inspect_passes, module_pass, register_pass
 
 MODEL = """<ir_version: 10, opset_import: ["" : 18]> g (float[2, 3] x) => (float[2, 3] y)
     <float two = {2}, float three = {3}> {
@@ -89,6 +89,20 @@ def test_a_pass_that_breaks_the_model_is_named(capsys, path):
     code, _, err = collage(capsys, "inspect", path, "--passes", "InferType,inspected_break", "--verify")
     assert code == 1 and "pass 'inspected_break' changed the results of the model" in err
     assert inspect_passes(read_model(path), ["inspected_break"])["operators"]["Add"] == 3
+
+
+def test_a_failure_that_an_attempt_catches_is_not_mixed_up_with_the_passes_around_it(path):
+    @module_pass(opt_level=0, name="inspected_failure")
+    def fails(model, context):
+        raise ValueError("boom")
+
+    register_pass("inspected_attempt", lambda: Attempt(Sequential([fails], name="inspected_attempt")), override=True)
+    runs = inspect_passes(read_model(path), "inspected_attempt,FoldConstant")["passes"]
+    assert [(run["name"], run["depth"], run["change"], run["skipped"]) for run in runs] == [
+        ("inspected_attempt", 0, {}, None),
+        ("inspected_failure", 1, {}, "it failed"),
+        ("FoldConstant", 0, {"Add": -2}, None),
+    ]
 
 
 def test_members_of_a_sequence_that_is_named_run_whatever_their_level(capsys, path):
