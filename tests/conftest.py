@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import gc
+import random
 import sys
 from typing import Any
 
+import numpy as np
 from hypothesis import settings
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
@@ -28,6 +30,16 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_setup() -> None:
+    """Begin each test with the same random numbers, whichever ran before; and see ``_share_tables``."""
+    random.seed(0)
+    np.random.seed(0)
+    seed = getattr(sys.modules.get("torch"), "manual_seed", None)
+    if seed is not None:
+        seed(0)
+    _share_tables()
+
+
+def _share_tables() -> None:
     """Have exports of PyTorch share their table of ONNX functions.
 
     For each export PyTorch parses the source of all functions anew, which is more than half of a small one's time. Some ninety

@@ -31,7 +31,12 @@ class Echo:
         return "survived"
 
     def child(self) -> int:
-        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid
+        """A child that sleeps."""
+        command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        child.stdout.readline()  # Until then it begins, which on a busy machine takes a while.
+        return child.pid
 
     def spin(self, how: str) -> list[int]:
         """Keeps a processor busy from now on, after the answer too; who does."""

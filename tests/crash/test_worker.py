@@ -126,13 +126,14 @@ def test_what_does_not_rest_is_paused_until_the_next_job(worker: Worker, how: st
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert worker.call("echo", PATIENCE_S, text="you") == "hello you"
-    before_s = sum(busy.cpu_times()[:2])
     while busy.status() != psutil.STATUS_STOPPED:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    after_s = sum(busy.cpu_times()[:2])
-    time.sleep(0.3)
-    assert before_s <= after_s == sum(busy.cpu_times()[:2])
+    used_s = -1.0
+    while used_s != (now_s := sum(busy.cpu_times()[:2])):  # Its threads stop one after the other.
+        assert time.monotonic() < deadline
+        used_s = now_s
+        time.sleep(0.3)
     worker.kill()
     assert_gone(pid)
 
@@ -140,15 +141,18 @@ def test_what_does_not_rest_is_paused_until_the_next_job(worker: Worker, how: st
 def test_what_rests_is_not_paused(worker: Worker) -> None:
     pid, child = worker.call("pid", PATIENCE_S), worker.call("child", PATIENCE_S)
     time.sleep(0.2)
-    assert {psutil.Process(one).status() for one in (pid, child)} <= {psutil.STATUS_SLEEPING, psutil.STATUS_RUNNING}
+    assert is_alive(pid) and is_alive(child)
+    assert psutil.STATUS_STOPPED not in {psutil.Process(one).status() for one in (pid, child)}
 
 
 def test_a_worker_that_never_reads_again_is_not_waited_for_longer_than_the_job_may_take(worker: Worker) -> None:
     pid = worker.call("pid", PATIENCE_S)
     worker.call("hang_later", PATIENCE_S)
     time.sleep(0.5)
+    deadline = time.monotonic() + PATIENCE_S
     with pytest.raises(WorkerTimeout, match=r"echo took more than 1\.5 s"):
-        worker.call("echo", 1.5, text="x" * (1 << 20))
+        while time.monotonic() < deadline:  # On a busy machine it may read once more.
+            worker.call("echo", 1.5, text="x" * (1 << 20))
     assert_gone(pid)
     assert worker.call("echo", PATIENCE_S, text="y" * (1 << 20)) == "hello " + "y" * (1 << 20)
 

@@ -99,12 +99,19 @@ def test_a_remembered_result_explains_itself_as_the_first_did(measured: list[str
     assert [k.chosen.name for k in theirs.kernels] == [kernel.name for kernel in second.recipe.kernels]
 
 
+@pytest.fixture(scope="module")
+def executable(tmp_path_factory: pytest.TempPathFactory) -> collage.Executable:
+    """One that several tests save, each in a folder of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        declare(patch)
+        return compiled(tmp_path_factory.mktemp("saved"), WORKERS)
+
+
 @pytest.mark.parametrize("name", ["m.collage", "m.collage.zip"])
 @pytest.mark.parametrize("recipe_only", [False, True])
 def test_the_record_travels_with_the_artefact(
-    name: str, recipe_only: bool, measured: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, recipe_only: bool, executable: collage.Executable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    executable = compiled(tmp_path, WORKERS)
     path = executable.save(tmp_path / name, recipe_only=recipe_only)
     explanation = explain_artefact(path)
     assert explanation.record == executable.explain().record
@@ -127,8 +134,8 @@ def test_an_artefact_without_a_record_says_so(measured: list[str], tmp_path: Pat
 
 
 @pytest.fixture
-def artefact(measured: list[str], tmp_path: Path) -> Path:
-    return compiled(tmp_path, WORKERS).save(tmp_path / "m.collage")
+def artefact(executable: collage.Executable, tmp_path: Path) -> Path:
+    return executable.save(tmp_path / "m.collage")
 
 
 def test_a_changed_record_is_noticed(artefact: Path) -> None:

@@ -16,10 +16,10 @@ import collage
 from collage.benchmark import bench
 from collage.cli import main
 from collage.runtime import Executable
-from collage.testing import FakeToolchain
 from collage.toolchains import Registry
 from tests.e2e.conftest import LENT
 from tests.figures import figures
+from tests.fixed_time_toolchain import DeclaredToolchain
 
 ROWS = '<ir_version: 10, opset_import: ["" : 17]> g (float[n,4] x, float[4] b) => (float[n,4] y) {y = Add (x, b)}'
 STEADY_S = 4e-3
@@ -39,8 +39,8 @@ def workers() -> Iterator[None]:
 def compiled(folder: Path, weights: dict[int, float], misbehaviour: str = "", **options: object) -> Executable:
     toolchains = Registry()
     linear = "linear" + misbehaviour.replace(":", "")
-    toolchains.add(FakeToolchain(seconds=STEADY_S, name="steady"))
-    toolchains.add(FakeToolchain(misbehaviour, name=linear, per_element_s=BY_ROWS_S / 4))
+    toolchains.add(DeclaredToolchain(seconds=STEADY_S, name="steady"))
+    toolchains.add(DeclaredToolchain(misbehaviour, name=linear, per_element_s=BY_ROWS_S / 4))
     told = collage.CompileOptions(
         db=str(folder / "t.sqlite"), dims={"n": weights}, baseline="none", specialise=False, **options
     )  # type: ignore[arg-type]

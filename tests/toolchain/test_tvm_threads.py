@@ -100,7 +100,7 @@ def test_several_callers_share_helpers(pool: Pool) -> None:
     for caller in callers:
         caller.start()
     for caller in callers:
-        caller.join(timeout=60)
+        caller.join(timeout=250)
     assert not wrong
     assert not any(caller.is_alive() for caller in callers)
 
@@ -161,7 +161,7 @@ def test_helpers_sleep_soon_after_a_run(pool: Pool) -> None:
         time.sleep(0.1)
         return time.process_time() - before
 
-    assert any(worked_s() < 0.01 for _ in range(5))
+    assert any(worked_s() < 0.01 for _ in range(50))
 
 
 def test_the_process_ends_while_helpers_exist(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_the_process_ends_while_helpers_exist(tmp_path: Path) -> None:
         "f = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(lambda *_: 0); "
         "assert t.collage_parallel_launch(f, None, 0) == 0"
     )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / name)], check=True, timeout=20)
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / name)], check=True, timeout=120)
 
 
 def test_kernels_share_the_threads_of_the_process(tmp_path: Path) -> None:

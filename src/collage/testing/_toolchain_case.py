@@ -370,11 +370,11 @@ class ToolchainTestCase:
         job: dict[str, Any] = {"target": str(parsed), "workspace": str(tmp_path), "threads": 1}
         os.mkfifo(tmp_path / "endless.onnx")  # However slow this process is, nobody finishes reading it.
         with Worker("collage.measure._kernel_worker:KernelWorker", made_by) as worker:
-            worker.call("availability", 60.0, target=str(parsed))
+            worker.call("availability", 180.0, target=str(parsed))
             began = time.perf_counter()
             with pytest.raises(WorkerTimeout):
                 worker.call("build", 0.1, **job, kernel="endless.onnx")
-            assert time.perf_counter() - began < 10
+            assert time.perf_counter() - began < 60
             assert not worker.alive
             assert worker.call("build", 180.0, **job, kernel="kernel.onnx")["outputs"] == ["y"]
 

@@ -235,4 +235,4 @@ def test_a_real_race_ends(ran: list[str]) -> None:
     with torch.no_grad():
         torch.testing.assert_close(compiled(torch.ones(3, 4)), module(torch.ones(3, 4)))
     assert ran.count("run") > 5
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 240
