@@ -70,7 +70,7 @@ def test_elements_of_no_type_are_taken_for_what_the_model_reads(tmp_path: Path) 
 def test_a_file_of_something_else_is_a_sentence(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "x.npy"
     file.write_bytes(content)
-    with pytest.raises(UsageError, match="not a .npy file"):
+    with pytest.raises(UsageError, match=r"not a \.npy file"):
         read_arrays({"x": str(file)})
 
 
