@@ -24,6 +24,9 @@ SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 
 _MOST_PIXELS = 100_000_000
 
+_MOST_DIGITS = 18
+"""So many digits fit a label of 64 bits."""
+
 # What networks for images are usually trained with: values of ImageNet's training set, by channel, of pixels from 0 to 1.
 _MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 _DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
@@ -55,7 +58,8 @@ class ImageFolder:
                 hint="write one .npz file for each sample, with arrays named as the inputs",
             )
         names = sorted({p.parent.name for p in self.files if p.parent != path})
-        numbers = {name: int(name) if all(n.isdecimal() for n in names) else place for place, name in enumerate(names)}
+        are_numbers = all(name.isdecimal() and len(name) <= _MOST_DIGITS for name in names)
+        numbers = {name: int(name) if are_numbers else place for place, name in enumerate(names)}
         self._labels = [numbers.get(p.parent.name) if p.parent != path else None for p in self.files]
         self.has_labels = bool(self.files) and None not in self._labels
         if len(specs) != 1 or specs[0].shape is None or len(specs[0].shape) != len("NCHW"):
@@ -68,6 +72,11 @@ class ImageFolder:
         self._is_last = lengths[-1] in (1, 3) and lengths[0] not in (1, 3)
         channels, *sides = lengths[-1:] + lengths[:-1] if self._is_last else lengths
         self._channels = channels if isinstance(channels, int) else len("RGB")
+        if self._channels not in (1, len("RGB")):
+            raise UsageError(
+                f"{path} holds images, and the model takes {self._channels} channels",
+                hint="write .npz files with arrays named as the inputs",
+            )
         self._height, self._width = (side if isinstance(side, int) else 224 for side in sides)
         facts = (f"{p.relative_to(path)} {p.stat().st_size} {p.stat().st_mtime_ns}" for p in self.files)
         self.digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
@@ -97,10 +106,16 @@ class ImageFolder:
                 image = image.convert("L" if self._channels == 1 else "RGB")
                 scale = max(self._height / image.height, self._width / image.width) * _BORDER
                 size = (max(self._width, round(image.width * scale)), max(self._height, round(image.height * scale)))
+                if size[0] * size[1] > _MOST_PIXELS:
+                    raise UsageError(
+                        f"{file} has {image.width}x{image.height} pixels, and is too long for the model's input"
+                    )
                 left, top = (size[0] - self._width) // 2, (size[1] - self._height) // 2
                 image = image.resize(size).crop((left, top, left + self._width, top + self._height))
                 pixels = np.asarray(image)
-        except (OSError, ValueError, SyntaxError) as error:  # What Pillow raises for a file that is no image.
+        except UsageError:
+            raise
+        except Exception as error:  # Images are untrusted, and Pillow raises what it pleases, also for too large ones.
             raise UsageError(f"cannot read the image {file}: {error}") from error
         pixels = pixels.reshape(self._height, self._width, self._channels)
         if not self._takes_bytes:

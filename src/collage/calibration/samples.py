@@ -27,6 +27,7 @@ from collage._errors import InputError, UsageError
 from collage.calibration.images import ImageFolder
 from collage.frontend import check_given, describe_inputs, lengths_of
 from collage.numerics.value_store import ValueStore
+from collage.runtime._tensors import as_numpy
 
 __all__ = ["CalibrationData", "Sample", "Split", "files_for", "holds_nan", "open_data", "put_values", "split_samples"]
 
@@ -311,9 +312,9 @@ def _of_iterable(source: Iterable[Any], model: ir.Model, folder: Path, *, fittin
             raise UsageError(
                 f"{where} is {type(feeds).__name__}; a sample is inputs by name, or a pair of these and a label"
             )
-        arrays = {str(name): _without_objects(np.asarray(value), str(name), where) for name, value in feeds.items()}
+        arrays = {str(name): _plain(value, str(name), where) for name, value in feeds.items()}
         if label is not None:
-            arrays[_LABELS[0]] = _without_objects(np.asarray(label), "label", where)
+            arrays[_LABELS[0]] = _plain(label, "label", where)
         if not tally.takes(arrays, where):
             continue
         for name, array in arrays.items():
@@ -396,6 +397,7 @@ def _header(stream: IO[bytes], where: str) -> tuple[_Header, bool]:
         version = np.lib.format.read_magic(stream)
         reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, is_fortran, dtype = reader(stream)
+        np.broadcast_to(np.zeros((), dtype), shape)  # NumPy has limits of its own, such as the number of axes.
     except (*_BROKEN, OSError):
         raise
     except Exception as error:  # Headers are untrusted texts, and NumPy's parser raises what it pleases.
@@ -434,10 +436,15 @@ def _member(archive: zipfile.ZipFile, name: str) -> str:
     return f"{name}.npy" if f"{name}.npy" in archive.NameToInfo else name
 
 
-def _without_objects(array: Array, name: str, where: str) -> Array:
-    """Return an array without Python objects: texts get a fixed width."""
+def _plain(value: Any, name: str, where: str) -> Array:
+    """Return a tensor of any library as an array without Python objects: texts get a fixed width."""
+    try:
+        array = as_numpy(value)
+    except (ValueError, TypeError, RuntimeError, BufferError) as error:
+        raise InputError(f"{where}: {name!r} is not a tensor: {error}") from error
     if array.dtype.kind != "O":
         return array
     if all(isinstance(item, str | bytes) for item in array.ravel()):
-        return array.astype(str)
+        with contextlib.suppress(UnicodeError):
+            return array.astype(str)
     raise InputError(f"{where}: {name!r} holds Python objects; give numbers or texts")

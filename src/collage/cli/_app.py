@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from collage._errors import CollageError
+from collage._errors import CollageError, UsageError
 from collage._version import __version__
 from collage.cli._artefact_commands import (
     BENCH_HELP,
@@ -70,6 +73,9 @@ for group in (db_commands, toolchain_commands, fleet_commands):
 _INTERRUPTED = 130
 """Exit code after Ctrl-C, where there is no result yet."""
 
+_OF_THE_USER = (errno.EACCES, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOSPC, errno.EPERM, errno.EROFS)
+"""Errors of the system that say what is wrong with a path or a disk, wherever they come from."""
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -88,10 +94,15 @@ def _options_of_all_commands(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of ``collage``; ends the process with the documented exit code."""
+    sys.stdout, sys.stderr = (stream or _nowhere() for stream in (sys.stdout, sys.stderr))  # They may be closed.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # A terminal that knows no µ gets all the rest.
     warnings.formatwarning = lambda message, *_: f"warning: {printable(str(message))}\n"  # Without a line of our code.
     sys.exit(_main(arguments))
+
+
+def _nowhere() -> Any:
+    return Path(os.devnull).open("w", encoding="utf-8")
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -99,6 +110,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         result: Any = app(
             args=None if arguments is None else list(arguments), prog_name="collage", standalone_mode=False
         )
+        sys.stdout.flush()
         if result == _INTERRUPTED:  # Typer's word for a KeyboardInterrupt that it caught.
             raise KeyboardInterrupt
     except CollageError as error:
@@ -108,9 +120,22 @@ def _main(arguments: Sequence[str] | None) -> int:
         sys.stderr.write("collage: interrupted; what was measured is kept, the same command continues\n")
         return _INTERRUPTED
     except BrokenPipeError:
+        sys.stdout = _nowhere()
+        return 0
+    except SystemExit as stop:
+        if not isinstance(stop.__context__, BrokenPipeError):  # Typer and Rich catch it, and end with 1.
+            raise
+        sys.stdout = _nowhere()
         return 0
     except typer.Exit as stop:
         return stop.exit_code
+    except OSError as error:
+        if error.errno not in _OF_THE_USER:
+            raise
+        sys.stdout = _nowhere()  # What it still holds cannot be written.
+        place = error.filename or "the output"
+        sys.stderr.write(f"collage: {printable(str(place))}: {error.strerror}\n")
+        return UsageError.exit_code
     except Exception as error:
         # Click's own usage errors know their message and their exit code (2).
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):

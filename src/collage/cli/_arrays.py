@@ -58,7 +58,9 @@ def _read(name: str, file: Path, dtype: str | None) -> Array:
         array = np.load(file, allow_pickle=False)
     except OSError as error:
         raise UsageError(f"cannot read {file} for input {name!r}: {error.strerror or error}") from error
-    except (ValueError, EOFError) as error:
+    except MemoryError as error:
+        raise UsageError(f"cannot read {file} for input {name!r}: it is larger than the memory") from error
+    except Exception as error:  # NumPy's parsers of headers and archives raise what they please.
         raise UsageError(f"cannot read {file} for input {name!r}: it is not a .npy file of numbers or texts") from error
     if not isinstance(array, np.ndarray):
         raise UsageError(f"cannot read {file} for input {name!r}: it holds several arrays; a .npy file holds one")

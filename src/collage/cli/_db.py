@@ -308,6 +308,8 @@ def prune(
     from collage.database.queries import prune as prune_
 
     before_s = None if older_than is None else time.time() - read_age_s(older_than)
+    if any(text is not None and not text.strip() for text in (machine, build, target, kind)):
+        raise UsageError("an option to choose rows by is empty, as of a variable of the shell that is not set")
     choice = Choice(before_s, machine, build, target, _known_status(status), kind)
     if choice == Choice():
         raise UsageError("name the rows to remove, such as --older-than 90d (see collage db prune --help)")

@@ -47,10 +47,14 @@ def _run(
 ) -> list[Any]:
     """Return the results on changed float arguments; empty if the graph cannot be run so."""
     own = [value.clone() if isinstance(value, torch.Tensor) else value for value in arguments]
-    own = [change(value) if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in own]
     try:
+        own = [
+            change(value) if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in own
+        ]
         outputs = pure.outputs_of(run(*own))
-    except (RuntimeError, TypeError):
+    except (
+        Exception
+    ):  # Of any operator: an index that is computed may be outside, and floats of 8 bits have no products.
         return []
     return [*(own[i] for i in pure.written), *outputs]
 

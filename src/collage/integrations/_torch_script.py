@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,25 +66,33 @@ class TopModules:
         plain = torch.nn.Module.__call__
 
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            # Dynamo knows the first condition, and traces nothing of this function but the call.
-            if torch.compiler.is_compiling() or self._here.is_inside:
+            # Dynamo knows this condition, and traces nothing of this function but the call.
+            if torch.compiler.is_compiling():
                 return plain(module, *args, **kwargs)
-            return self._top(plain, module, args, kwargs)
+            is_ours = _is_compiled_in(module)
+            if not is_ours and getattr(module._compiled_call_impl, "is_of_collage", False):
+                plain_call = module._call_impl
+            else:
+                plain_call = partial(plain, module)
+            if self._here.is_inside:
+                return plain_call(*args, **kwargs)
+            return self._top(plain_call, module if is_ours else None, args, kwargs)
 
         torch.nn.Module.__call__ = call
         try:
-            with torch._dynamo.config.patch(suppress_errors=True):  # What Dynamo cannot trace runs as it did.
+            # What Dynamo cannot trace runs as it did, and what traces by FX meets the modules as they were.
+            with torch._dynamo.config.patch(suppress_errors=True, error_on_nested_fx_trace=False):
                 yield
         finally:
             torch.nn.Module.__call__ = plain
 
-    def _top(self, plain: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-        is_ours = not (torch.is_grad_enabled() or module.training or isinstance(module, torch.jit.ScriptModule))
-        if is_ours and module._compiled_call_impl is None:  # The script may have compiled it itself.
-            module.compile(backend=self._backend)
+    def _top(self, call: Callable[..., Any], module: torch.nn.Module | None, args: Any, kwargs: Any) -> Any:
+        if module is not None and module._compiled_call_impl is None:  # The script may have compiled it itself.
+            torch.nn.Module.compile(module, backend=self._backend)  # Its class may have a method of this name.
+            vars(module)["_compiled_call_impl"].is_of_collage = True
         began, self._here.is_inside = time.perf_counter(), True
         try:
-            return plain(module, *args, **kwargs) if is_ours else module._call_impl(*args, **kwargs)
+            return call(*args, **kwargs)
         finally:
             self._here.is_inside = False
             self._spent.modules_s += time.perf_counter() - began
@@ -131,6 +140,12 @@ class TopModules:
         }
         lines += [f"{name:<30} {part_s:9.3f} s {part_s / all_s:6.1%}" for name, part_s in parts.items()]
         return [*lines, f"{'the whole script':<30} {all_s:9.3f} s"]
+
+
+def _is_compiled_in(module: torch.nn.Module) -> bool:
+    """Return True if a call is one of evaluation, which TorchScript neither runs nor traces."""
+    is_trained = torch.is_grad_enabled() or module.training
+    return not (is_trained or torch.jit.is_tracing() or isinstance(module, torch.jit.ScriptModule))
 
 
 def print_summary(modules: TopModules, *, has_profile: bool) -> None:

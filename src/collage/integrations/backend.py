@@ -44,7 +44,8 @@ class CollageRep(BackendRep):  # type: ignore[misc]
             Outputs in the model's order, as a tuple with names.
         """
         outputs = self.executable.run(inputs)
-        return namedtupledict("Outputs", list(outputs))(*outputs.values())
+        names = list(self.executable.recipe.listed) or list(outputs)  # A model may list an output twice.
+        return namedtupledict("Outputs", names)(*(outputs[name] for name in names))
 
 
 class CollageBackend(Backend):  # type: ignore[misc]

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from collage._errors import UsageError
-from collage.calibration import files_for, least_samples, open_data, split_samples
+from collage.calibration import files_for, images, least_samples, open_data, split_samples
 from collage.calibration.metrics import wilson
 
 Image = pytest.importorskip("PIL.Image")
@@ -61,6 +61,26 @@ def test_what_is_not_an_image_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="nor images"):
         open_data(tmp_path / "empty", model("1,3,8,8"), tmp_path / "scratch")
+
+
+def test_images_of_odd_sizes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder(tmp_path / "data", ("a",))
+    data = open_data(path, model("1,3,8,8"), tmp_path / "scratch")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(UsageError, match="cannot read the image"):
+        data.read(0)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    monkeypatch.setattr(images, "_MOST_PIXELS", 10_000)
+    Image.new("L", (9_000, 1)).save(path / "a" / "0.png")
+    with pytest.raises(UsageError, match="too long"):
+        data.read(0)
+    with pytest.raises(UsageError, match="4 channels"):
+        open_data(path, model("1,4,8,8"), tmp_path / "scratch")
+
+
+def test_numbers_that_are_too_long_for_labels_are_names(tmp_path: Path) -> None:
+    data = open_data(folder(tmp_path / "data", ("1", "9" * 20)), model("1,3,8,8"), tmp_path / "scratch")
+    assert [data.read(place).label for place in (0, 3)] == [0, 1]
 
 
 @pytest.mark.parametrize("limit", [0.1, 0.01, 0.005])

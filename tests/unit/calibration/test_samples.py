@@ -152,6 +152,8 @@ BROKEN = {
     "records": archive_of({"x.npy": header_of([("a", "<f4")], (2, 2, 3)), "i.npy": header_of("<i8", (2, 2))}),
     "a header of nothing but brackets": archive_of({"x.npy": b"\x93NUMPY\x01\x00\x00\x08" + b"(" * 2048}),
     "nothing": archive_of({}),
+    "more axes than NumPy has": archive_of({"x.npy": header_of("<f4", (1,) * 100) + bytes(4)}),
+    "no element, and a length beyond NumPy's": archive_of({"x.npy": header_of("<f4", (1, 0, 1 << 62))}),
 }
 
 
@@ -160,6 +162,13 @@ def test_a_broken_file_is_a_sentence(model, tmp_path, content):
     with pytest.raises(UsageError) as found:
         open_data(broken(tmp_path / "all.npz", content), model, tmp_path / "work")
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("shape", [(1,) * 100, (0, 1 << 62), (0, 1 << 70)])
+def test_a_folder_with_a_shape_that_numpy_lacks_is_a_sentence(model, tmp_path, shape):
+    broken(tmp_path / "000.npz", archive_of({"x.npy": header_of("<f4", shape) + bytes(4)}))
+    with pytest.raises(UsageError, match="NumPy's format"):
+        open_data(tmp_path, model, tmp_path / "work")
 
 
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
@@ -212,6 +221,19 @@ def test_what_is_no_iterable_of_samples_is_a_sentence(model, tmp_path, source):
     with pytest.raises(UsageError) as found:
         open_data(source, model, tmp_path)
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("value", [[[1], [1, 2]], np.array([b"\xff"], object)], ids=["ragged", "bytes"])
+def test_what_is_no_tensor_is_a_sentence_that_names_the_sample(model, tmp_path, value):
+    with pytest.raises(InputError, match="sample 1: 'x'"):
+        open_data([sample(0), {**sample(0), "x": value}], model, tmp_path)
+
+
+def test_tensors_of_pytorch_are_samples(model, tmp_path):
+    torch = pytest.importorskip("torch")
+    tensors = {name: torch.from_numpy(array) for name, array in sample(3).items()}
+    tensors["x"] = torch.nn.Parameter(tensors["x"])
+    assert_reads(open_data([tensors], model, tmp_path), [sample(3)])
 
 
 def test_a_folder_without_samples_and_a_path_without_a_file_are_sentences(model, tmp_path):

@@ -60,3 +60,24 @@ def test_elements_of_no_type_are_taken_for_what_the_model_reads(tmp_path: Path) 
     for dtype in (None, "float16", "float8_e5m2"):
         with pytest.raises(UsageError, match=r"have no type.*np\.save"):
             read_arrays({"x": str(file)}, {"x": dtype})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"text", b"PK\x03\x04" + bytes(100), b"\x93NUMPY\x01\x00\x00\x08" + b"(" * 2048],
+    ids=["empty", "text", "archive", "brackets"],
+)
+def test_a_file_of_something_else_is_a_sentence(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "x.npy"
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match=r"not a \.npy file"):
+        read_arrays({"x": str(file)})
+
+
+def test_a_file_that_states_more_than_the_memory_is_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "x.npy"
+    with file.open("wb") as out:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (1 << 50,)}
+        np.lib.format.write_array_header_1_0(out, header)
+    with pytest.raises(UsageError, match="memory"):
+        read_arrays({"x": str(file)})

@@ -249,6 +249,16 @@ def test_prune_takes_what_everything_given_applies_to(tmp_path: Path) -> None:
         assert len(list(listing(database))) == 4
 
 
+@pytest.mark.parametrize("option", ["--machine", "--build", "--target", "--kind"])
+def test_prune_takes_nothing_by_an_empty_text(tmp_path: Path, option: str) -> None:
+    path = str(tmp_path / "t.sqlite")
+    with Database(path) as database:
+        fill(database, "new")
+    assert _main(["db", "prune", option, "", "--db", path]) == 2
+    with Database(path) as database:
+        assert len(list(listing(database))) == 1
+
+
 def test_the_nearest_key_is_of_the_same_kernel_first() -> None:
     def row(**parts: object) -> dict[str, object]:
         return {"parts": {**PARTS, **parts}, "made_at_s": 0.0}

@@ -78,3 +78,19 @@ def test_a_graph_that_runs_in_no_other_type_has_the_perturbed_answers() -> None:
     _, (evidence,) = evidence_of(Single(), torch.ones(2, 3))
     assert evidence.truth is None
     assert len(evidence.answers) == 5
+
+
+def test_a_graph_that_fails_with_other_rounding_has_fewer_answers() -> None:
+    class Looks(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            return [torch.nn.functional.embedding(x.long(), torch.ones(4, 2))]
+
+    _, (evidence,) = evidence_of(Looks(), torch.tensor([4 - 2**-22]))
+    assert 1 <= len(evidence.answers) < 5
+
+    class Widens(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            return [x.float()]
+
+    _, (evidence,) = evidence_of(Widens(), torch.ones(3).to(torch.float8_e4m3fn))
+    assert len(evidence.answers) == 1

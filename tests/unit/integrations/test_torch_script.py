@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from collage.integrations import _torch_script
 from collage.integrations._compiled_graph import CompiledGraph
@@ -104,6 +105,11 @@ def test_training_and_gradients_are_left_alone(linear: torch.nn.Linear) -> None:
     assert torch.nn.Module.__call__ is plain
 
 
+class Relu(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x)
+
+
 class Left(CompiledGraph):
     """A graph that is left to PyTorch."""
 
@@ -128,3 +134,49 @@ def test_only_top_modules_are_compiled(linear: torch.nn.Linear, monkeypatch: pyt
 def test_an_error_of_the_module_is_its_own(linear: torch.nn.Linear) -> None:
     with torch.inference_mode(), TopModules(OPTIONS).compiled(), pytest.raises(RuntimeError, match="shapes cannot"):
         linear.eval()(torch.ones(2, 5))
+
+
+def test_a_compiled_module_can_be_traced(linear: torch.nn.Linear, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_torch_script, "collage_backend", lambda graph, _, options: Left(graph, options, None))
+    linear.eval()
+    both, x = torch.nn.Sequential(linear, torch.nn.Tanh()).eval(), torch.ones(2, 4)
+    with torch.no_grad(), TopModules(OPTIONS).compiled():
+        for module in (linear, both):
+            for _ in range(2):
+                traced = [torch.jit.trace(module, x)(x), make_fx(module)(x)(x)]  # type: ignore[no-untyped-call]
+                torch.testing.assert_close(traced, [module(x)] * 2)
+
+
+def test_a_class_may_have_a_method_of_this_name(linear: torch.nn.Linear, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Model(torch.nn.Sequential):
+        def compile(self, optimizer: str) -> None: ...
+
+    monkeypatch.setattr(_torch_script, "collage_backend", lambda graph, _, options: Left(graph, options, None))
+    model, x = Model(linear).eval(), torch.ones(2, 4)
+    with torch.inference_mode(), TopModules(OPTIONS).compiled():
+        torch.testing.assert_close(model(x), x @ linear.weight.T + linear.bias)
+    assert model._compiled_call_impl is not None
+
+
+def test_training_runs_what_the_script_itself_compiled(linear: torch.nn.Linear) -> None:
+    def backend(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    graphs: list[torch.fx.GraphModule] = []
+    model = Relu()
+    model.compile(backend=backend)
+    with TopModules(OPTIONS).compiled():
+        model(torch.ones(2, 4))
+    assert graphs
+
+
+def test_training_runs_nothing_that_was_compiled_here(linear: torch.nn.Linear, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_torch_script, "collage_backend", lambda graph, _, options: Left(graph, options, None))
+    inner, modules = Relu().eval(), TopModules(OPTIONS)
+    both, x = torch.nn.Sequential(linear, inner), torch.ones(2, 4)
+    with modules.compiled():
+        with torch.no_grad():
+            inner(x)
+        both(x)
+    assert len(modules._graphs) == 1
