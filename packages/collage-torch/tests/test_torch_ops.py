@@ -227,3 +227,20 @@ def test_products_of_bytes_are_exact_however_many_there_are(length: int, is_cons
     x[0, -1] = 254
     (y,) = program(from_array(x), *([] if is_constant else [from_array(w)]))
     assert to_array(y).tolist() == [[(255 * 255 * length - 255 + 2**31) % 2**32 - 2**31]]
+
+
+@pytest.mark.parametrize("is_constant", [False, True])
+@pytest.mark.parametrize("kind", ["uint8", "int8", "int32", "int64"])
+def test_integers_are_divided_by_anything(kind: str, is_constant: bool) -> None:
+    """The least divided by -1 ends a process otherwise. A quotient by 0 is 0, as in the reference implementation."""
+    least = int(np.iinfo(kind).min)
+    x = np.array([[least] * 3, [7, 100, 9]], kind)
+    y = np.array([0, 255 if kind == "uint8" else -1, 3], kind)
+    given, weights = (f"{kind}[2,3] x", {"y": y}) if is_constant else (f"{kind}[2,3] x, {kind}[3] y", {})
+    text = f"({given}) => ({kind}[2,3] q, {kind}[2,3] r) {{q = Div (x, y) r = Mod <fmod = 1> (x, y)}}"
+    q, r = run(text, [x] if is_constant else [x, y], weights)
+    by_one = 0 if kind == "uint8" else 1
+    third = -(-least // 3)
+    np.testing.assert_array_equal(q, np.array([[0, least * by_one, third], [0, -100 * by_one, 3]], kind))
+    left = [0 if by_one else least, least - 3 * third]
+    np.testing.assert_array_equal(r, np.array([[0, *left], [0, 0 if by_one else 100, 0]], kind))

@@ -88,7 +88,25 @@ _enter_plain()
 
 @op("Div")
 def div(call: Call, x: Tensor, y: Tensor) -> Tensor:
-    return torch.true_divide(x, y) if x.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
+    if x.is_floating_point():
+        return torch.true_divide(x, y)
+    unsafe = _is_unsafe(call, y)
+    if unsafe is None:
+        return torch.div(x, y, rounding_mode="trunc")
+    # The product is the quotient by -1, which wraps around, and 0 where the divisor is.
+    return torch.where(unsafe, x * y, torch.div(x, y.masked_fill(unsafe, 1), rounding_mode="trunc"))
+
+
+def _is_unsafe(call: Call, y: Tensor) -> Tensor | None:
+    """Return the places of divisors 0 and -1, which may end the process; None if it is a constant without either."""
+
+    def found() -> Tensor:
+        return (y == 0) | (y == -1) if y.dtype.is_signed else y == 0
+
+    if 1 not in call.frozen:
+        return found()
+    unsafe: Tensor | None = call.once("unsafe", lambda: found() if found().any() else None, 1, given=y.device)
+    return unsafe
 
 
 @op("Pow", host_constants=(1,))
@@ -106,6 +124,8 @@ def _as_float(x: Tensor, y: Tensor) -> Tensor:
 
 @op("Mod")
 def mod(call: Call, x: Tensor, y: Tensor) -> Tensor:
+    unsafe = None if y.is_floating_point() else _is_unsafe(call, y)
+    y = y if unsafe is None else y.masked_fill(unsafe, 1)
     return torch.fmod(x, y) if call.get("fmod", 0) else torch.remainder(x, y)
 
 
