@@ -475,3 +475,15 @@ def test_a_norm_of_groups_takes_one_element_none_and_any_batch() -> None:
     single = Program(group_norm_kernel("1,6,1", after, groups=6, rank=3, back=np.array([1, 6, 1])), fuse=find_groups)
     assert len(single.steps) == 1
     assert single(from_array(numbers(1, 6, 1)))[0].shape == (1, 6, 1)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("shape", [(1, 7, 4), (1, 1, 4), (1, 2, 3), (1, 2, 40)])
+def test_first_states_of_other_sizes_are_refused_when_it_runs(shape: tuple[int, ...], is_packed: bool) -> None:
+    """OneDNN reads and writes beyond them otherwise."""
+    text = """(float[3,2,5] x, float[1,B,H] h, float[1,B,H] c) => (float[3,1,2,4] y) {
+        y = LSTM <hidden_size = 4> (x, w, r, , , h, c)}"""
+    model = kernel("k", text, {"w": numbers(1, 16, 5), "r": numbers(1, 16, 4)})
+    program = Program(model, fuse=find_groups if is_packed else None)
+    with torch.inference_mode(), pytest.raises(ValueError, match="first state"):
+        program(*map(from_array, (numbers(3, 2, 5), numbers(*shape), numbers(*shape))))

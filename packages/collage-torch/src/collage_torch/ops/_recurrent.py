@@ -36,6 +36,9 @@ def check(call: Call, lengths: Tensor | None, peepholes: Tensor | None = None) -
 def torch_weights(call: Call, w: Tensor, r: Tensor, b: Tensor | None) -> list[Tensor]:
     """Input weights, recurrent weights, and a bias for each, by direction."""
     gates, order = _GATES[call.op_type], _ORDER[call.op_type]
+    ways, rows, hidden = r.shape
+    if rows != gates * hidden or w.shape[:2] != (ways, rows) or (b is not None and b.shape != (ways, 2 * rows)):
+        raise ValueError(f"{call.op_type} has weights that do not fit each other: {list(w.shape)} and {list(r.shape)}")
 
     def ordered(x: Tensor) -> Tensor:
         parts = x.chunk(gates, 0)
@@ -71,6 +74,10 @@ def layer(call: Call, x: Tensor, hidden: int, states: list[Tensor | None], run: 
         else (state.transpose(0, 1) if batch_first else state).contiguous()
         for state in states
     ]
+    # Torch's LSTM takes any, and reads and writes beyond them.
+    for state in first:
+        if tuple(state.shape) != (directions, batch, hidden):
+            raise ValueError(f"a first state of shape {list(state.shape)} where {[directions, batch, hidden]} belongs")
     backwards = call.get("direction") == "reverse"
     # Of a view, torch's product of all steps takes twice as long.
     x = (x.flip(0) if backwards else x).contiguous()
@@ -88,6 +95,8 @@ def _run_with(call: Call, w: Tensor, r: Tensor, b: Tensor | None) -> Run:
 
 
 def _run(call: Call, x: Tensor, first: list[Tensor], weights: list[Tensor], both: bool) -> Any:
+    if x.shape[-1] != weights[0].shape[-1]:
+        raise ValueError(f"{call.op_type} has weights for {weights[0].shape[-1]} numbers of a step, not {x.shape[-1]}")
     if call.op_type == "LSTM":
         return torch.lstm(x, first, weights, True, 1, 0.0, False, both, False)
     if call.op_type == "RNN":
