@@ -487,3 +487,17 @@ def test_first_states_of_other_sizes_are_refused_when_it_runs(shape: tuple[int, 
     program = Program(model, fuse=find_groups if is_packed else None)
     with torch.inference_mode(), pytest.raises(ValueError, match="first state"):
         program(*map(from_array, (numbers(3, 2, 5), numbers(*shape), numbers(*shape))))
+
+
+@pytest.mark.parametrize("values", [7, 100])
+def test_attention_needs_a_value_for_each_key(values: int) -> None:
+    """Torch reads beyond the values otherwise."""
+    text = """(float[1,2,4,8] q, float[1,2,8,B] k, float[1,2,B,8] v) => (float[1,2,4,8] y) {
+        s = MatMul (q, k) p = Softmax (s) y = MatMul (p, v)}"""
+    single = "(float[1,2,4,8] q, float[1,2,K,8] k, float[1,2,V,8] v) => (float[1,2,4,8] y) {y = Attention (q, k, v)}"
+    for model, keys in ((kernel("k", text), (1, 2, 8, 24)), (kernel("k", single), (1, 2, 24, 8))):
+        model.opset_imports[""] = 23
+        program = Program(inferred(model), fuse=find_groups)
+        assert len(program.steps) == 1
+        with torch.inference_mode(), pytest.raises(ValueError, match=f"24 keys and {values} values"):
+            program(*map(from_array, (numbers(1, 2, 4, 8), numbers(*keys), numbers(1, 2, values, 8))))

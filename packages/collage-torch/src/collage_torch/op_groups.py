@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from collage_torch.ops import Call, Fused, constant_array
+from collage_torch.ops._attention import attend
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -137,9 +138,9 @@ class _Attention:
         if mask is not None:
             mask = mask.expand(*q.shape[:-1], k.shape[-2])
         if q.ndim == 4:
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=self._scale)
+            return attend(q, k, v, mask, self._scale)
         q, k, v, mask = (None if x is None else x.unsqueeze(0) for x in (q, k, v, mask))
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=self._scale).squeeze(0)
+        return attend(q, k, v, mask, self._scale).squeeze(0)
 
 
 _SWAPPED = {3: [0, 2, 1], 4: [0, 1, 3, 2]}

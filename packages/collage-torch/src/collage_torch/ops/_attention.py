@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from collage_torch.ops._dtypes import torch_dtype
 from collage_torch.ops._table import Call, op
 
+__all__ = ["attend"]
+
 Tensor = Any
 
 
@@ -39,12 +41,19 @@ def attention(
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scale = call.get("scale", 1 / math.sqrt(q.shape[3]))
     if call.outputs < 4 and not call.get("softcap", 0.0) and call.get("softmax_precision") is None:
-        y, scores = F.scaled_dot_product_attention(q, k, v, bias, scale=scale), None
+        y, scores = attend(q, k, v, bias, scale), None
     else:
         y, scores = _in_steps(call, q, k, v, bias, scale)
     if flat:
         y = y.transpose(1, 2).flatten(2)
     return y if call.outputs == 1 else (y, *present, scores)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Return attention in one call of torch's, which does not check that there is a value for each key."""
+    if k.shape[-2] != v.shape[-2]:
+        raise ValueError(f"attention has {k.shape[-2]} keys and {v.shape[-2]} values")
+    return F.scaled_dot_product_attention(q, k, v, bias, scale=scale)
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
