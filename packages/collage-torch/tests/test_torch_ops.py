@@ -244,3 +244,8 @@ def test_integers_are_divided_by_anything(kind: str, is_constant: bool) -> None:
     np.testing.assert_array_equal(q, np.array([[0, least * by_one, third], [0, -100 * by_one, 3]], kind))
     left = [0 if by_one else least, least - 3 * third]
     np.testing.assert_array_equal(r, np.array([[0, *left], [0, 0 if by_one else 100, 0]], kind))
+
+
+def test_bytes_without_a_range_are_quantised_with_a_scale_of_one() -> None:
+    text = "(float[3] x) => (uint8[3] y, float s, uint8 z) {y, s, z = DynamicQuantizeLinear (x)}"
+    assert [y.tolist() for y in run(text, [np.zeros(3, np.float32)])] == [[0, 0, 0], 1.0, 0]

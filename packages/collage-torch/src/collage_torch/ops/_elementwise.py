@@ -279,5 +279,6 @@ def dynamic_quantize_linear(call: Call, x: Tensor) -> Any:
     zero = torch.zeros((), dtype=x.dtype)
     low, high = torch.minimum(x.min(), zero), torch.maximum(x.max(), zero)
     scale = (high - low) / 255
+    scale = torch.where(scale == 0, torch.ones_like(scale), scale)
     point = torch.clamp(torch.round(-low / scale), 0, 255)
     return torch.clamp(torch.round(x / scale) + point, 0, 255).to(torch.uint8), scale, point.to(torch.uint8)
