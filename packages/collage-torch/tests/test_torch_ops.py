@@ -249,3 +249,8 @@ def test_integers_are_divided_by_anything(kind: str, is_constant: bool) -> None:
 def test_bytes_without_a_range_are_quantised_with_a_scale_of_one() -> None:
     text = "(float[3] x) => (uint8[3] y, float s, uint8 z) {y, s, z = DynamicQuantizeLinear (x)}"
     assert [y.tolist() for y in run(text, [np.zeros(3, np.float32)])] == [[0, 0, 0], 1.0, 0]
+
+
+def test_what_is_not_above_a_threshold_is_zero_also_if_it_is_not_a_number() -> None:
+    (y,) = run("(float[3] x) => (float[3] y) {y = ThresholdedRelu (x)}", [np.array([np.nan, 1, 2], np.float32)])
+    assert y.tolist() == [0, 0, 2]

@@ -196,7 +196,7 @@ def selu(call: Call, x: Tensor) -> Tensor:
 
 @op("ThresholdedRelu")
 def thresholded_relu(call: Call, x: Tensor) -> Tensor:
-    return torch.where(x <= call.get("alpha", 1.0), torch.zeros_like(x), x)
+    return torch.where(x > call.get("alpha", 1.0), x, torch.zeros_like(x))
 
 
 @op("HardSigmoid")
