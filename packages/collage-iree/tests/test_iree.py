@@ -76,13 +76,15 @@ class TestIreeInOneThread(ToolchainTestCase):
         ),
         ('(float[4] x) => (float[6] y) {y = Pad <mode = "wrap"> (x, ends)}', "wrap"),
         ("(float[1,5] x, float[5] zero) => (float[1,5] y) {" + SCAN % "x", "one step"),
+        ("(int32[4] x, int32[4] z) => (int32[4] y) {y = Div (x, z)}", "divided by -1"),
+        ("(int64[4] x) => (int64[4] y) {y = Mod (x, minus_one)}", "divided by -1"),
         ("(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}", "Frobnicate|type"),
     ],
 )
 def test_a_refusal_says_why_in_one_line(text: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=rf"^iree.*({reason})") as refusal:
         given = {"k": [2], "start": [4], "end": [-(2**40)], "axis": [0], "step": [-1], "at": [[0]], "ends": [1, 1]}
-        given |= {"one": np.float32([9]), "ones": np.float32([[9]])}
+        given |= {"minus_one": [-1], "one": np.float32([9]), "ones": np.float32([[9]])}
         weights = {name: np.array(x) for name, x in given.items() if f" {name}," in text or f" {name})" in text}
         IreeToolchain().compile(kernel("k", text, weights), TARGET, tmp_path)
     assert "\n" not in str(refusal.value)
@@ -125,6 +127,11 @@ def test_doubles_stay_doubles(tmp_path: Path) -> None:
             "(float[1,8,4,2] x) => (float[1,8,4,2] y) {y = Slice (x, start, end, axis, step)}",
             {"start": [7], "end": [-(2**40)], "axis": [1], "step": [-1]},
         ),
+        (
+            "(float[4] x) => (float[4] y) {n = Cast <to = 7> (x) q = Div (n, two) y = Cast <to = 1> (q)}",
+            {"two": [2]},
+        ),
+        ("(float[4] x) => (float[4] y) {y = Div (x, x)}", {}),
         ("(float[4] x) => (float[4] y) {y = ScatterND (x, at, x)}", {"at": [[2], [0], [3], [1]]}),
         (
             "(float[3,5] x) => (float[2,5] y) {part = Slice (x, start, end) minus = Neg (part)" + SCAN % "minus",

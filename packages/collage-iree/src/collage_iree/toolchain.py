@@ -290,9 +290,22 @@ def _refusal(node: ir.Node) -> str | None:
         return "iree computes every SpaceToDepth in mode DCR"
     if node.op_type == "AveragePool" and all(attributes.get_int(name) for name in ("ceil_mode", "count_include_pad")):
         return "iree counts elements beyond the padding of AveragePool with ceil_mode and count_include_pad"
+    if node.op_type in ("Div", "Mod") and _divides_by_anything(node):
+        return f"iree's {node.op_type} of integers ends the process where the least is divided by -1, or anything by 0"
     if node.op_type == "Scan" and _is_of_one_step(node):
         return "iree returns zeros for a Scan of one step over a part of a tensor"
     return None
+
+
+def _divides_by_anything(node: ir.Node) -> bool:
+    """Return True unless a divisor is of floats, or a constant without 0 and -1."""
+    divisor = node.inputs[1] if len(node.inputs) > 1 else None
+    dtype = None if divisor is None else elem_type(divisor)
+    if divisor is None or dtype is None:
+        return True
+    if not dtype.is_integer():
+        return False
+    return divisor.const_value is None or bool(np.isin(divisor.const_value.numpy(), (0, -1)).any())
 
 
 def _is_of_one_step(node: ir.Node) -> bool:
