@@ -240,6 +240,9 @@ def test_several_operators_become_one_layer(text: str, weights: _Weights, layers
         ("(float[3,1] x, float[1,4] z) => (float[3,4] y) {y = Add (x, z)}", "stretches both"),
         ('(float[1,2,1,8] x) => (float[1,2,2,16] y) {y = Resize <mode = "linear"> (x, , scales)}', "beyond the image"),
         ("(float[2,4] x) => (float[2,4] y) {y = LayerNormalization (x, one)}", "sum of squares"),
+        ("(float[4] x) => (float[4] y) {y = Div (x, zero)}", "makes NaN"),
+        ("(float[4] x) => (float[4] y) {y = Div (one, x)}", "constant divisors"),
+        ("(float[4] x) => (float[4] y) {y = Reciprocal (x)}", "not used for ONNX Reciprocal"),
         ("(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}", "Frobnicate"),
     ],
 )
@@ -248,6 +251,7 @@ def test_a_refusal_says_why_in_one_line(text: str, reason: str, tmp_path: Path) 
         "w": numbers(4, 3, 3, 3),
         "inf": np.array(np.inf, np.float32),
         "one": np.ones(4, np.float32),
+        "zero": np.array([1, 0, 2, 3], np.float32),
         "scales": np.array([1, 1, 2, 2], np.float32),
     }
     weights = {name: x for name, x in given.items() if f" {name}," in text or f" {name})" in text}

@@ -12,10 +12,12 @@ from collage_ncnn.operator import Lowering, Operator, shape_in_ncnn
 
 __all__ = ["LOWERINGS"]
 
-_UNARY = {"Abs": 0, "Neg": 1, "Floor": 2, "Ceil": 3, "Sqrt": 5, "Reciprocal": 15}
+_UNARY = {"Abs": 0, "Neg": 1, "Floor": 2, "Ceil": 3, "Sqrt": 5}
 """Numbers of ``UnaryOp``. Exponentials, logarithms and angles are approximate beyond a range there, and are refused."""
 _BINARY = {"Add": 0, "Sub": 1, "Mul": 2, "Div": 3, "Max": 4, "Min": 5}
 _REVERSED = {"Sub": 7, "Div": 8}
+_SMALLEST, _LARGEST = 1e-37, 1e37
+"""Divisors between these are safe. By zero, infinity, and numbers whose reciprocal is either, ncnn makes NaN."""
 
 
 def _plain(kind: str, parameters: Mapping[int, Parameter], op: Operator) -> Sequence[Blob]:
@@ -98,6 +100,10 @@ def _limit(op: Operator, i: int) -> float | None:
 def _binary(op: Operator) -> Sequence[Blob]:
     if len(op.node.inputs) == 1:
         return [op.read()]
+    if op.kind == "Div":
+        sizes = np.abs(op.weight(1, "divisors"))
+        if not ((sizes >= _SMALLEST) & (sizes <= _LARGEST)).all():
+            raise op.refuse("by zero or numbers near it, or by huge ones, makes NaN in ncnn")
     blob = _joined(op, 0, 1)
     for i in range(2, len(op.node.inputs)):
         blob = _joined(op, blob, i)
