@@ -6,7 +6,7 @@
 
 Each compilation begins with an empty database and takes plain defaults. A row tells if the fastest row of ``bench`` took part in
 the comparison of ``compile``, and the time of what was returned over that of the fastest row, with the lower end of its 95 %
-interval: below 1, ``bench`` cannot tell the two apart. ``--load`` keeps so many processes
+interval: below 1, ``bench`` cannot tell the two apart. Rows in a coarser type do not count. ``--load`` keeps so many processes
 busy in a changing rhythm. Without ``--models``, twelve networks of 0.02 to 10 ms. A quiet machine is a must, but for ``--load``.
 """
 
@@ -32,7 +32,7 @@ from collage.testing._toolchain_kernels import kernel
 NEAR = 1.03
 """Largest ratio of the returned plan's time to that of the fastest row, for the two to count as near."""
 NEAR_US = 3.0
-"""What a call of an artefact may cost above the toolchain in any case, in µs."""
+"""A call of an artefact may cost so many µs more than the toolchain used directly."""
 
 
 class _Network:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from collage._errors import UsageError
+from collage.system.texts import is_whole_number
 
 __all__ = [
     "as_name",
@@ -28,8 +29,6 @@ __all__ = [
 
 # A network that loses more than a tenth of its answers is of no use: a larger number is most probably meant in percent.
 _LARGEST_PLAIN_DROP = 0.1
-# Of a number of 63 bits. Python reads numbers of thousands of digits only if it is told to.
-_MOST_DIGITS = 18
 
 
 def as_name(text: str) -> str:
@@ -88,14 +87,14 @@ def read_lengths(items: Sequence[str] | None) -> dict[str, int | Mapping[int, fl
 
 
 def _length(option: str, name: str, text: str) -> int:
-    if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < 1:
+    if not is_whole_number(text) or int(text) < 1:
         raise UsageError(f"{option} {name}={text}: {text!r} is not a length of at least 1")
     return int(text)
 
 
 def read_whole(text: str, option: str = "") -> int:
     """Read ``90``: a whole number from 0 up."""
-    if not text.isdecimal() or len(text) > _MOST_DIGITS:
+    if not is_whole_number(text):
         raise UsageError(f"cannot read {option} {text!r}", hint="write a whole number")
     return int(text)
 

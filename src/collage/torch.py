@@ -61,10 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _is_there(script: str, is_module: bool) -> bool:
-    """Return True if there is such a script. Modules are also looked for in the current folder, as Python's ``-m`` does."""
+    """Return True if there is such a script. Python's ``-m`` lets modules be found in the current folder, too."""
     if not is_module:
         return Path(script).exists()
-    sys.path.insert(0, "")
     with suppress(ImportError, ValueError):  # A package above it is missing, or has no such name.
         return importlib.util.find_spec(script) is not None
     return False

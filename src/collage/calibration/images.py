@@ -14,6 +14,7 @@ import numpy as np
 
 from collage._distribution import WHERE, install_command
 from collage._errors import UsageError
+from collage.system.texts import is_whole_number
 
 if TYPE_CHECKING:
     from collage.frontend import TensorSpec
@@ -23,9 +24,6 @@ __all__ = ["SUFFIXES", "ImageFolder"]
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 
 _MOST_PIXELS = 100_000_000
-
-_MOST_DIGITS = 18
-"""So many digits fit a label of 64 bits."""
 
 # What networks for images are usually trained with: values of ImageNet's training set, by channel, of pixels from 0 to 1.
 _MEAN = np.array([0.485, 0.456, 0.406], np.float32)
@@ -58,7 +56,7 @@ class ImageFolder:
                 hint="write one .npz file for each sample, with arrays named as the inputs",
             )
         names = sorted({p.parent.name for p in self.files if p.parent != path})
-        are_numbers = all(name.isdecimal() and len(name) <= _MOST_DIGITS for name in names)
+        are_numbers = all(map(is_whole_number, names))
         numbers = {name: int(name) if are_numbers else place for place, name in enumerate(names)}
         self._labels = [numbers.get(p.parent.name) if p.parent != path else None for p in self.files]
         self.has_labels = bool(self.files) and None not in self._labels

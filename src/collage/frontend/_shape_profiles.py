@@ -10,6 +10,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from collage._errors import UsageError
+from collage.system.texts import is_whole_number
 
 __all__ = ["Lengths", "ShapeProfile", "lengths_as_json", "lengths_from_json", "shape_profiles"]
 
@@ -17,7 +18,6 @@ Lengths = Mapping[str, int | Mapping[int, float]]
 """The representative length of each symbol, or several with weights."""
 
 _LENGTH_BITS = 63
-_LONGEST_NUMBER = 18
 _LARGEST_WEIGHT = 1e100
 _MOST = 16
 """Every kernel is measured on all of them."""
@@ -96,9 +96,6 @@ def _lengths(name: str, told: object) -> int | Mapping[int, float]:
     if not isinstance(told, dict):
         raise UsageError(f"dimension {name!r} has no representative length")
     pairs = [(str(length), weight) for length, weight in told.items()]
-    if not all(
-        length.isdecimal() and len(length) <= _LONGEST_NUMBER and isinstance(weight, int | float)
-        for length, weight in pairs
-    ):
+    if not all(is_whole_number(length) and isinstance(weight, int | float) for length, weight in pairs):
         raise UsageError(f"dimension {name!r}: its lengths must be numbers with weights")
     return {int(length): float(weight) for length, weight in pairs}

@@ -46,15 +46,16 @@ def _run(
     run: Callable[..., Any], pure: PureGraph, arguments: Sequence[Any], change: Callable[[torch.Tensor], torch.Tensor]
 ) -> list[Any]:
     """Return the results on changed float arguments; empty if the graph cannot be run so."""
-    own = [value.clone() if isinstance(value, torch.Tensor) else value for value in arguments]
+
+    def own_copy(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return change(value.clone()) if value.is_floating_point() else value.clone()
+
     try:
-        own = [
-            change(value) if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in own
-        ]
+        own = list(map(own_copy, arguments))
         outputs = pure.outputs_of(run(*own))
-    except (
-        Exception
-    ):  # Of any operator: an index that is computed may be outside, and floats of 8 bits have no products.
+    except Exception:  # Of any operator: a computed index may be outside, and floats of 8 bits have no products.
         return []
     return [*(own[i] for i in pure.written), *outputs]
 

@@ -1,4 +1,4 @@
-"""A script of PyTorch, unchanged, with its top modules compiled: what ``torch.compile`` would be put around.
+"""A script of PyTorch, unchanged, with its top modules compiled: those that users put ``torch.compile`` around.
 
 A top module is one that a script calls outside of any other module. It is compiled at its first call in evaluation mode and
 without gradients. All other calls are PyTorch's own.
@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,21 +24,8 @@ from collage.integrations.torch_compile import collage_backend
 __all__ = ["TopModules", "print_summary"]
 
 
-@dataclass(slots=True)
-class _Spent:
-    """Seconds of the calls of top modules, of all threads.
-
-    Attributes:
-        modules_s: In all calls.
-        first_s: In the first calls of graphs, which may wait for their compilation.
-        compiled_s: In compiled graphs.
-        left_s: In graphs that PyTorch ran.
-    """
-
-    modules_s: float = 0.0
-    first_s: float = 0.0
-    compiled_s: float = 0.0
-    left_s: float = 0.0
+_FIRST, _COMPILED, _LEFT = "in first calls of graphs", "in compiled graphs", "in graphs left to PyTorch"
+_MODULES = "in modules"
 
 
 class _Here(threading.local):
@@ -56,7 +42,7 @@ class TopModules:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = dict(options)
         self._here = _Here()
-        self._spent = _Spent()
+        self._spent_s = dict.fromkeys((_FIRST, _COMPILED, _LEFT, _MODULES), 0.0)
         self._graphs: list[CompiledGraph] = []
         self._began = time.perf_counter()
 
@@ -95,13 +81,12 @@ class TopModules:
             return call(*args, **kwargs)
         finally:
             self._here.is_inside = False
-            self._spent.modules_s += time.perf_counter() - began
+            self._spent_s[_MODULES] += time.perf_counter() - began
 
     def _backend(self, graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         compiled = collage_backend(graph, example_inputs, options=self._options)
         assert isinstance(compiled, CompiledGraph)
         self._graphs.append(compiled)
-
         calls = itertools.count()
 
         def run(*arguments: Any) -> Any:
@@ -111,8 +96,8 @@ class TopModules:
             try:
                 return graph.forward(*arguments) if is_left else results
             finally:
-                part = "first_s" if is_first else "left_s" if is_left else "compiled_s"
-                setattr(self._spent, part, getattr(self._spent, part) + time.perf_counter() - began)
+                part = _FIRST if is_first else _LEFT if is_left else _COMPILED
+                self._spent_s[part] += time.perf_counter() - began
 
         return run
 
@@ -123,21 +108,15 @@ class TopModules:
             has_profile: True if they say where the time went.
         """
         waiting = sum(isinstance(graph, BackgroundGraph) and graph.is_being_compiled for graph in self._graphs)
-        spent = self._spent
         lines = []
         if waiting:
             lines.append(f"the script ended before {waiting} of {len(self._graphs)} graphs were compiled: --wait waits")
         if not has_profile:
             return lines
         all_s = time.perf_counter() - self._began
-        between_s = spent.modules_s - spent.first_s - spent.compiled_s - spent.left_s
-        parts = {
-            "in first calls of graphs": spent.first_s,
-            "in compiled graphs": spent.compiled_s,
-            "in graphs left to PyTorch": spent.left_s,
-            "in modules, outside of graphs": between_s,
-            "outside of modules": all_s - spent.modules_s,
-        }
+        parts = {name: self._spent_s[name] for name in (_FIRST, _COMPILED, _LEFT)}
+        parts["in modules, outside of graphs"] = self._spent_s[_MODULES] - sum(parts.values())
+        parts["outside of modules"] = all_s - self._spent_s[_MODULES]
         lines += [f"{name:<30} {part_s:9.3f} s {part_s / all_s:6.1%}" for name, part_s in parts.items()]
         return [*lines, f"{'the whole script':<30} {all_s:9.3f} s"]
 

@@ -12,7 +12,7 @@ from collage.numerics.judge import Evidence, judge
 
 
 def pure(*written: int) -> PureGraph:
-    """What tells the results of a graph whose outputs are new tensors."""
+    """Tell apart the results of a graph whose outputs are new tensors."""
     return cast(PureGraph, SimpleNamespace(written=written, outputs_of=list))
 
 

@@ -128,7 +128,7 @@ def test_only_top_modules_are_compiled(linear: torch.nn.Linear, monkeypatch: pyt
                 torch.testing.assert_close(both(x), expected)
     assert both._compiled_call_impl is not None
     assert linear._compiled_call_impl is None
-    assert modules._spent.left_s > 0 == modules._spent.compiled_s
+    assert modules._spent_s["in graphs left to PyTorch"] > 0 == modules._spent_s["in compiled graphs"]
 
 
 def test_an_error_of_the_module_is_its_own(linear: torch.nn.Linear) -> None:

@@ -557,35 +557,6 @@ def test_a_sequence_that_does_not_converge_says_so(model, caplog):
     assert repeat.changing == ("flip",)
 
 
-def test_what_only_the_last_round_of_a_repetition_changes_is_in_the_result(model):
-    @module_pass(opt_level=0)
-    def negate(mod, ctx):
-        mod.graph[0].op_type = "Neg"
-        return mod
-
-    result = Repeat(negate, max_rounds=0).run(model)
-    assert result.modified and result.changed_by == ("negate",) and result.model.graph[0].op_type == "Neg"
-
-
-def test_a_pass_whose_result_an_attempt_gives_up_changed_nothing(model):
-    @module_pass(opt_level=0)
-    def negate(mod, ctx):
-        mod.graph[0].op_type = "Neg"
-        return mod
-
-    @module_pass(opt_level=0)
-    def breaks(mod, ctx):
-        raise ValueError("boom")
-
-    @module_pass(opt_level=0)
-    def renames(mod, ctx):
-        mod.graph[0].op_type = "Exp"
-        return mod
-
-    result = Sequential([Attempt(Sequential([negate, breaks])), renames]).run(model)
-    assert result.changed_by == ("renames",)
-
-
 def test_an_empty_pass_costs_less_than_a_millisecond_on_3000_nodes(recorder):
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([4]))
     nodes, value = [], x

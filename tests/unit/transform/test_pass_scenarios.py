@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 
 import numpy as np
 import onnx_ir as ir
@@ -574,17 +573,6 @@ def test_a_generator_that_outlives_the_block_around_it_takes_its_own_context_wit
     assert PassContext.current().opt_level == 3
     generator.close()
     assert PassContext.current().opt_level == 2
-
-
-def test_a_generator_that_is_closed_in_another_thread_leaves_no_context_of_that_thread():
-    def inside():
-        with PassContext(opt_level=3):
-            yield
-
-    generator = inside()
-    copy_context().run(next, generator)
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(generator.close).result()
 
 
 def test_an_interrupted_pass_is_an_error_to_instruments(recorder, model):

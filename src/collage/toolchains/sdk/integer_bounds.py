@@ -27,19 +27,8 @@ _DEPTH = 48
 _FIRST = frozenset(
     {"Cast", "CastLike", "CenterCropPad", "Compress", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements"}
     | {"GatherND", "Identity", "Pad", "ReduceMax", "ReduceMin", "Relu", "Reshape", "ReverseSequence"}
-    | {
-        "ScatterElements",
-        "ScatterND",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "TopK",
-        "Transpose",
-        "Trilu",
-    }
-    | {"Unique", "Unsqueeze", "Ceil", "Floor", "Round"}
+    | {"ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose"}
+    | {"Trilu", "Unique", "Unsqueeze", "Ceil", "Floor", "Round"}
 )
 """Operators that make numbers of their first operand, moved or rounded, and those of a third where there is one to put in."""
 _PUT_IN = ("Pad", "ScatterElements", "ScatterND")
