@@ -16,6 +16,7 @@ from collage.benchmark import OURS, row_of, vendors_on
 from collage.frontend import Lengths
 from collage.inspection import describe_environment
 from collage.measure.artefact_race import artefact_on, open_track, opened, raced
+from collage.measure.figures import ARTEFACT_AT_ONCE, VENDOR_AT_ONCE
 from collage.measure.finalist import THROUGHPUT, FinalistResult
 from collage.measure.track import ComparisonPlan
 from collage.runtime import Recipe
@@ -26,8 +27,6 @@ from collage.toolchains import registry
 
 __all__ = ["bench_serving"]
 
-_ARTEFACT = "collage.measure._concurrent_worker:ConcurrentArtefactWorker"
-_VENDOR = "collage.measure._concurrent_worker:ConcurrentVendorWorker"
 _MOST_CALLERS = 256
 _LEAST_S, _MOST_S = 0.1, 24 * 3600.0
 _DEFAULT_S = 10.0
@@ -83,7 +82,10 @@ def bench_serving(
         targets = registry().parse_targets(list(against or ()) or list(recipe.report.get("menu", ())))
         track = open_track(stack, workspace, recipe, folder, model, dims, inputs, say)
         vendors, failures = vendors_on(track, targets, threads, say)
-        entries = [(artefact_on(track, OURS, place, recipe), _ARTEFACT), *((vendor, _VENDOR) for vendor in vendors)]
+        entries = [
+            (artefact_on(track, OURS, place, recipe), ARTEFACT_AT_ONCE),
+            *((vendor, VENDOR_AT_ONCE) for vendor in vendors),
+        ]
         finalists = [
             replace(each, service=service, arguments={**each.arguments, "concurrency": concurrency})
             for each, service in entries

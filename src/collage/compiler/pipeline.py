@@ -26,6 +26,7 @@ from typing import Any, Unpack
 from collage._errors import LimitNotMet, NothingCanRun, WrongAnswer
 from collage.compiler.as_today import as_today
 from collage.compiler.assumptions import assumed_options
+from collage.compiler.batch import batch_dimension, compile_batched
 from collage.compiler.body_search import estimated_bodies
 from collage.compiler.candidates import collect, gather_specs
 from collage.compiler.effective_options import options_and_menu
@@ -136,7 +137,11 @@ def compile(
         one = partial(
             _compile_one, source, menu, estimator=estimator, toolchains=toolchains, is_named=targets is not None
         )
-        if estimator is not None or not is_specialised(options, source):
+        if estimator is not None:
+            return one(options, told, workers)
+        if (batch := batch_dimension(options, source)) is not None:
+            return compile_batched(lambda options: one(options, told, workers), options, source, batch, told)
+        if not is_specialised(options, source):
             return one(options, told, workers)
         lent = {} if workers is None else workers  # A toolchain is imported once for all compilations.
         if workers is None:

@@ -16,10 +16,20 @@ from collage.toolchains import Registry
 from collage.workers.machine_lock import build_lock, measurement_lock
 from collage.workers.worker import Worker
 
-__all__ = ["artefact_bytes", "executable_arguments", "measure_figures", "measure_original", "resident_bytes", "serving"]
+__all__ = [
+    "ARTEFACT_AT_ONCE",
+    "VENDOR_AT_ONCE",
+    "artefact_bytes",
+    "executable_arguments",
+    "measure_figures",
+    "measure_original",
+    "resident_bytes",
+    "serving",
+]
 
 Arguments = Mapping[str, Any]
 
+ARTEFACT_AT_ONCE = "collage.measure._concurrent_worker:ConcurrentArtefactWorker"
 CONCURRENT = "collage.measure._concurrent_worker:ConcurrentExecutableWorker"
 ORIGINAL_AT_ONCE = "collage.measure._concurrent_worker:OriginalAtOnceWorker"
 VENDOR_AT_ONCE = "collage.measure._concurrent_worker:ConcurrentVendorWorker"

@@ -58,7 +58,13 @@ def _throughput(section: Mapping[str, Any], returned: Mapping[str, Any]) -> list
         for name in ("p50", "p95", "p99")
         if (value := _number(returned.get(f"{name}_s"))) is not None
     ]
-    return [f"{line}; latency meanwhile: {', '.join(latencies)}" if latencies else line]
+    lines = [f"{line}; latency meanwhile: {', '.join(latencies)}" if latencies else line]
+    batched = _mapping(section.get("batch"))
+    if (batch := _number(batched.get("batch"))) is not None:
+        rates = [_number(batched.get(key)) or 0.0 for key in ("rows_per_s", "rows_per_s_at_1")]
+        told = f"batch {batch:.0f} ({batched.get('dimension')}): {rates[0]:.1f} rows/s"
+        lines.append(f"{told}; one row at a time: {rates[1]:.1f}")
+    return lines
 
 
 def _bytes(

@@ -42,6 +42,12 @@ def test_a_throughput_is_told_in_runs_per_second() -> None:
     assert cells[2][-1] == "left out"
 
 
+def test_a_batch_is_told_with_its_rows_per_second() -> None:
+    section = {"dimension": "n", "batch": 4, "rows_per_s": 1000.0, "rows_per_s_at_1": 400.0}
+    report = dataclasses.replace(at_once(), objective={**at_once().objective, "batch": section})
+    assert gain_lines(report)[1] == "batch 4 (n): 1000.0 rows/s; one row at a time: 400.0"
+
+
 def test_memory_is_told_in_megabytes_and_against_what_there_is() -> None:
     rows = [
         {"name": "mix 1", "title": "mix 1", "kind": "mix", "rss_bytes": 60e6},

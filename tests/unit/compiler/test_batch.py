@@ -1,0 +1,112 @@
+"""The batch of a throughput: which dimension may be one, whether its rows are independent, and a whole compilation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from collage._errors import LimitNotMet
+from collage.compiler import batch
+from collage.compiler.batch import Look, batch_dimension, compile_batched, tried_batches
+from collage.options import CompileOptions
+from collage.runtime import Executable
+from collage.testing import executable_of
+
+Dims = list[Any]
+
+
+def model(nodes: list[onnx.NodeProto], *inputs: tuple[str, Dims], output: Dims) -> onnx.ModelProto:
+    """Return a model of float32 tensors whose output is ``y``."""
+    made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in inputs]
+    graph = helper.make_graph(nodes, "g", made, [helper.make_tensor_value_info("y", TensorProto.FLOAT, output)])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+RELU = model([helper.make_node("Relu", ["x"], ["y"])], ("x", ["batch", 4]), output=["batch", 4])
+CENTRED = model(
+    [
+        helper.make_node("ReduceMean", ["x"], ["m"], axes=[0], keepdims=1),
+        helper.make_node("Sub", ["x", "m"], ["y"]),
+    ],
+    ("x", ["seq", 4]),
+    output=["seq", 4],
+)
+STEP = model(
+    [helper.make_node("Add", ["x", "h"], ["y"])],
+    ("x", ["batch", 4]),
+    ("h", [1, "batch", 4]),
+    output=[1, "batch", 4],
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "fields", "expected"),
+    [
+        (RELU, {}, "batch"),
+        (STEP, {}, "batch"),
+        (RELU, {"objective": "latency"}, None),
+        (RELU, {"dims": {"batch": 2}}, None),
+        (RELU, {"fixed": {"batch": 2}}, None),
+        (RELU, {"inputs": {"x": np.ones((2, 4), np.float32)}}, None),
+        (RELU, {"limits": ("throughput>=5/s",)}, None),
+        (RELU, {"limits": ("p99<=5s",)}, "batch"),
+        (RELU, {"plan_out": "plan.json"}, None),
+        (model([helper.make_node("Relu", ["x"], ["y"])], ("x", [None, 4]), output=[None, 4]), {}, "x[0]"),
+        (model([helper.make_node("Relu", ["x"], ["y"])], ("x", []), output=[]), {}, None),
+        (model([helper.make_node("Add", ["x", "z"], ["y"])], ("x", ["n", 4]), ("z", [4]), output=["n", 4]), {}, None),
+    ],
+)
+def test_an_open_dimension_of_all_inputs_may_be_a_batch(
+    source: onnx.ModelProto, fields: dict[str, Any], expected: str | None
+) -> None:
+    assert batch_dimension(CompileOptions(**{"objective": "throughput", **fields}), source) == expected
+
+
+def test_rows_that_depend_on_each_other_are_no_batch(tmp_path: Path) -> None:
+    told: list[str] = []
+    assert not tried_batches(CompileOptions(objective="throughput"), CENTRED, "seq", tmp_path, told.append)
+    assert told == ["seq does not count as a batch: rows of one run depend on each other, or the outputs have none"]
+
+
+def test_a_batch_that_exceeds_a_limit_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_SECONDS", 0.05)
+    options = CompileOptions(objective="throughput", limits=("p50<=1us",))
+    assert not tried_batches(options, STEP, "batch", tmp_path, lambda _: None)
+
+
+def test_the_batch_of_the_highest_throughput_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_SECONDS", 0.1)
+    monkeypatch.setattr(batch, "_BATCHES", (1, 64))
+
+    def compile_one(options: CompileOptions) -> Executable:
+        assert options.dims == {"batch": 64}
+        return executable_of(RELU, "onnxruntime")
+
+    options = CompileOptions(objective="throughput", limits=("p99<=10s",))
+    found = compile_batched(compile_one, options, RELU, "batch", lambda _: None)
+    section = found.report.objective["batch"]
+    assert (section["dimension"], section["batch"]) == ("batch", 64)
+    assert section["rows_per_s"] > 4 * section["rows_per_s_at_1"]
+    assert [row["batch"] for row in section["original"]] == [1, 64]
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_array_equal(found.run({"x": x})["y"], np.maximum(x, 0))
+
+
+def test_a_batch_that_misses_a_limit_gives_way_to_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = {each: Look(each, tmp_path, 100.0 * each) for each in (1, 4)}
+    monkeypatch.setattr(batch, "tried_batches", lambda *_: looks)
+    tried = []
+
+    def compile_one(options: CompileOptions) -> Executable:
+        tried.append(options.dims["batch"])
+        if options.dims["batch"] == 4:
+            raise LimitNotMet("no plan keeps p99<=1ms")
+        return executable_of(RELU, "onnxruntime")
+
+    found = compile_batched(compile_one, CompileOptions(objective="throughput"), RELU, "batch", lambda _: None)
+    assert tried == [4, 1] and "batch" not in found.report.objective
