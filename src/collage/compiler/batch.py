@@ -152,7 +152,7 @@ class Look:
 def tried_batches(
     options: CompileOptions, source: Any, name: str, folder: Path, say: Callable[[str], None]
 ) -> dict[int, Look]:
-    """Return a look at each batch that was tried and keeps the limits, in ascending order; nothing if its rows depend on each other.
+    """Return a look at each batch that keeps the limits, in ascending order; nothing if its rows depend on each other.
 
     Args:
         options: The options of the user.
