@@ -45,6 +45,8 @@ _SLEEP_S = 0.1
 """Time that threads of libraries have to sleep after that."""
 _living: weakref.WeakSet[Any] = weakref.WeakSet()
 _held: list[Callable[[], None]] = []
+# One fork at a time: the end of one would let runs begin that another one, of another thread, still holds.
+_forking = threading.Lock()
 _has_loaded = False
 _orphan: int | None = None
 
@@ -71,6 +73,7 @@ def new_pool(make: Callable[[], Executor], limit: int, *, is_lazy: bool) -> Cont
 
 
 def _before() -> None:
+    _forking.acquire()
     if _has_loaded:
         until = time.monotonic() + _RUNS_S
         for one in list(_living):
@@ -81,12 +84,13 @@ def _before() -> None:
 def _in_parent() -> None:
     while _held:
         _held.pop()()
+    _forking.release()
 
 
 def _in_child() -> None:
-    global _orphan, _held
+    global _orphan, _held, _forking
     keep_for_ever(_held)
-    _held = []
+    _held, _forking = [], threading.Lock()
     if _has_loaded:
         _orphan = threading.get_ident()
     for one in list(_living):

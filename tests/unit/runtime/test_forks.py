@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from collage.runtime import _forks
 from collage.target import Target
 from collage.testing import executable_of
 from collage.toolchains import registry
@@ -89,3 +92,22 @@ def test_a_mix_runs_in_forks(mixed: Path, mode: str) -> None:
 
 def test_a_fork_that_cannot_load_its_kernels_says_so_at_once(tmp_path: Path) -> None:
     go(save(tmp_path, "onnxruntime"), "gone")
+
+
+def test_forks_of_two_threads_follow_each_other() -> None:
+    """The end of one fork lets runs begin, which the other one still holds."""
+    told: list[str] = []
+
+    def fork(name: str) -> None:
+        _forks._before()
+        told.append(name)
+        time.sleep(0.05)
+        told.append(name)
+        _forks._in_parent()
+
+    threads = [threading.Thread(target=fork, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert told in (list("aabb"), list("bbaa"))
