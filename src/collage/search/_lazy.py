@@ -100,9 +100,11 @@ class LazySearch(Generic[C]):
 
     Attributes:
         flow: The data flow, if covers have to be checked against it.
+        copies_s: The greatest seconds of each copy that a cover may need.
     """
 
     flow: Flow | None = None
+    copies_s: Sequence[float] = ()
 
     def __init__(
         self,
@@ -214,7 +216,7 @@ class LazySearch(Generic[C]):
     def _plan(self, seconds: Floats, k: int = 1) -> tuple[Found, Weights]:
         """The best paths, from the prices and the best path that the last plan ended with."""
         began = time.perf_counter()
-        weights = Weights(self.problem, seconds + self.penalties, self.ranks)
+        weights = Weights(self.problem, seconds + self.penalties, self.ranks, self.copies_s)
         found = self.find(weights, k)
         if found.prices is not None:
             self.prices = found.prices

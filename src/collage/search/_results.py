@@ -17,7 +17,12 @@ from collage.search._weights import Weights
 __all__ = ["as_partitioning", "no_cover", "statistics_of", "weigh"]
 
 
-def weigh(problem: Problem[C], costs: Sequence[CostLike], launch_penalty_of: Callable[[C], float] | None) -> Weights:
+def weigh(
+    problem: Problem[C],
+    costs: Sequence[CostLike],
+    launch_penalty_of: Callable[[C], float] | None,
+    copies_s: Sequence[float] = (),
+) -> Weights:
     """Weights of all candidates, each with its launch penalty; an unknown cost ranks by its target's priority."""
     seconds = np.array([cost if isinstance(cost, float) else math.nan for cost in costs], dtype=np.float64)
     ranks = np.zeros(len(costs), dtype=np.int64)
@@ -27,7 +32,7 @@ def weigh(problem: Problem[C], costs: Sequence[CostLike], launch_penalty_of: Cal
         ranks[index] = int(cost.unknown_rank) + problem.priorities[index] if cost.is_unknown else 0
     if launch_penalty_of is not None:
         seconds += [launch_penalty_of(c) for c in problem.candidates]
-    return Weights(problem, seconds, ranks)
+    return Weights(problem, seconds, ranks, copies_s)
 
 
 def statistics_of(problem: Problem[C], weights: Weights, found: Found, began: float) -> SearchStatistics:
