@@ -19,7 +19,7 @@ from collage.cost.cost import Cost, CostLike
 from collage.search._dijkstra import DEFAULT_MAX_STATES, find_paths
 from collage.search._labels import Found, Path
 from collage.search._problem import Floats, Ints, Problem
-from collage.search._results import as_partitioning, no_cover
+from collage.search._results import as_partitioning, no_cover, rank_of
 from collage.search._values import C, DependencyGraph, NoCover, SearchResult, SearchStatistics
 from collage.search._weights import Weights
 from collage.search._wide import Flow, find_wide
@@ -156,7 +156,7 @@ class LazySearch(Generic[C]):
         """Note the cost of a candidate."""
         self.is_known[index] = True
         self.seconds[index] = cost.seconds
-        self.ranks[index] = int(cost.unknown_rank) + self.problem.priorities[index] if cost.is_unknown else 0
+        self.ranks[index] = rank_of(cost, self.problem.priorities[index])
 
     def run(self, proof_bound_of: Callable[[C], float] | None) -> SearchResult[C]:
         """Search and measure in turns until the best path is completely measured, or a limit is reached."""
