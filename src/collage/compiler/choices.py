@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from collage._errors import NothingCanRun, UsageError
 from collage.fusion import CandidateKernel
 from collage.graph import DataflowGraph, IndexSet, SubGraph
+from collage.option_texts import fits
 from collage.target import HOST_TARGET, Target
 
 __all__ = ["Choices"]
@@ -125,7 +125,7 @@ _EXAMPLES = {"--force": '"/Resize:llvm"', "--forbid": '"openvino:TopK"'}
 def _read(graph: DataflowGraph, menu: Sequence[Target], text: str, nodes: str, target: str) -> _Choice:
     bits = 0
     for i, node in enumerate(graph.nodes):
-        if fnmatchcase(str(node.name), nodes) or fnmatchcase(node.op_type, nodes):
+        if fits(str(node.name), nodes) or fits(node.op_type, nodes):
             bits |= 1 << i
     if not bits:
         names = [str(node.name) for node in graph.nodes]
