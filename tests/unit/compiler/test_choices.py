@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from onnx import helper
-from tests.unit.runtime.test_control_flow import model_of, value
+from tests.unit.runtime.test_control_flow import counting_loop, model_of, value
 
 from collage._errors import UsageError
 from collage.compiler.choices import Choices
 from collage.frontend import read_model
-from collage.graph import DataflowGraph
+from collage.graph import DataflowGraph, SubGraph
+from collage.runtime import BODIES_TARGET
 from collage.target import Target
 from collage.transform import prepare
 
@@ -37,3 +38,15 @@ def test_brackets_in_names_stand_for_themselves(pattern: str, names: set[str]) -
         assert {node.name for i, node in enumerate(graph.nodes) if choice.bits >> i & 1} == names
     with pytest.raises(UsageError, match="no operator"):
         Choices.of(graph, [LEFT], ["layers[1]*:left"], [])
+
+
+def test_what_a_target_may_not_run_it_may_not_run_in_a_body_either() -> None:
+    graph = DataflowGraph(prepare(read_model(counting_loop())))
+    loop = next(i for i, node in enumerate(graph.nodes) if node.name == "loop")
+    for inner in ("squash", "gr*"):
+        choices = Choices.of(graph, [LEFT], [], [f"left:{inner}"])
+        assert choices.forbidden[0].bits == 1 << loop
+        assert not choices.allows(SubGraph(graph, [loop]), LEFT)
+        assert choices.allows(SubGraph(graph, [loop]), BODIES_TARGET)
+        with pytest.raises(UsageError, match="no operator"):
+            Choices.of(graph, [LEFT], [f"{inner}:left"], [])
