@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from collage._errors import UsageError
@@ -14,6 +15,7 @@ from collage.system.texts import is_whole_number
 
 __all__ = [
     "as_name",
+    "fits",
     "read_budget",
     "read_dims",
     "read_drop",
@@ -34,6 +36,11 @@ _LARGEST_PLAIN_DROP = 0.1
 def as_name(text: str) -> str:
     """Return an argument as the name of something in a model, which is in UTF-8 whatever the locale is."""
     return os.fsencode(text).decode("utf-8", "surrogateescape")
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Return True if a name fits a pattern with ``*`` and ``?``. Brackets stand for themselves, as names have some."""
+    return fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 def read_pairs(items: Sequence[str] | None, option: str, form: str) -> dict[str, str]:

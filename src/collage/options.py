@@ -111,6 +111,14 @@ _NUMBERS: Mapping[str, tuple[Any, float]] = {
     "seed": (Integral, _MOST),
 }
 """Fields that are numbers from 0 up, unless they have their default: their kind, and the largest value."""
+_KINDS: Sequence[tuple[Any, str, tuple[str, ...]]] = (
+    (Mapping, "a dict", ("dims", "fixed", "inputs", "launch_penalties_s")),
+    ((list, tuple), "texts", ("force", "forbid", "limits")),
+    (str, "a text", ("db", "search", "strategy", "precision", "metric", "baseline", "passes")),
+    (Real, "a number", ("accuracy_budget", "max_drop")),
+    ((str, Path), "a path", ("plan_out",)),
+)
+"""Kinds of fields other than numbers from 0 up, their names, and the fields, which may also have their default."""
 
 
 def command_options() -> dict[str, CommandOption]:
@@ -414,13 +422,14 @@ class CompileOptions:
         for name, told in command_options().items():
             value = getattr(self, name)
             is_text = isinstance(value, str) or (
-                isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
+                told.repeated and isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
             )
             if is_text and told.repeated:
                 value = (value,) if isinstance(value, str) else tuple(value)
             if is_text:
                 read = partial(read_whole, option=told.flag) if told.kind is int and told.read is None else told.read
                 object.__setattr__(self, name, value if read is None else read(value))
+        self._check_kinds()
         self._check_numbers()
         self._check_precision()
         if twice := sorted(set(self.dims) & set(self.fixed)):
@@ -468,6 +477,31 @@ class CompileOptions:
         if self.max_drop is not None and not 0 <= self.max_drop < 1:
             raise UsageError(f"largest drop {self.max_drop:g}: write a share, such as 0.01 for one percent")
 
+    def _check_kinds(self) -> None:
+        """Check that values are of the kinds that what follows, and the compilation, expect."""
+        plain = {each.name: each.default for each in fields(self)}
+        for kind, told, names in _KINDS:
+            for name in names:
+                value = getattr(self, name)
+                texts = value if name in ("force", "forbid") or isinstance(value, Mapping) else ()
+                if value is not plain[name] and not (
+                    isinstance(value, kind) and all(isinstance(text, str) for text in texts)
+                ):
+                    named = " by names" if kind is Mapping else ""
+                    raise UsageError(f"{name} is {value!r}, not {told}{named}")
+        if not all(isinstance(given, str | Path | None) for given in (self.devices, self.fusion, self.plan)):
+            # Late, since programs that only load artefacts make options too.
+            from collage.device import DeviceRequests
+            from collage.fusion import FusionOptions
+            from collage.plan_file import PlanFile
+
+            objects: Mapping[str, Any] = {"devices": DeviceRequests, "fusion": FusionOptions, "plan": PlanFile}
+            for name, kind in objects.items():
+                if not isinstance(getattr(self, name), (kind, str, Path, type(None))):
+                    raise UsageError(f"{name} is {getattr(self, name)!r}, not a collage.{kind.__name__}")
+        if isinstance(self.fusion, str | Path):
+            raise UsageError(f"fusion is {self.fusion!r}, not a collage.FusionOptions")
+
     def _check_numbers(self) -> None:
         """Check what is a number or holds numbers, NaN among them, but for representative lengths."""
         for each in fields(self):
@@ -481,8 +515,10 @@ class CompileOptions:
                 a_number = "a whole number" if kind is Integral else "a number"
                 raise UsageError(f"{each.name} is {value!r}, not {a_number} from 0 to {most:g}")
         for toolchain, seconds in self.launch_penalties_s.items():
-            if not (isinstance(seconds, Real) and 0 <= seconds < math.inf):
-                raise UsageError(f"the launch penalty of {toolchain} is {seconds!r}, not a number of seconds from 0 up")
+            if not (isinstance(seconds, Real) and 0 <= seconds <= 1e9):
+                raise UsageError(
+                    f"the launch penalty of {toolchain} is {seconds!r}, not a number of seconds from 0 to 1e9"
+                )
         for name, length in self.fixed.items():
             if not (isinstance(length, Integral) and 0 <= length < _MOST):
                 raise UsageError(f"dimension {name!r} cannot be {length!r}")

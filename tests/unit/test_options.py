@@ -145,6 +145,29 @@ def test_numbers_that_make_no_sense_are_refused(given: dict[str, Any]) -> None:
         compile_options(given)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[(name, 5) for name in ("db", "dims", "fixed", "inputs", "force", "forbid", "limits", "strategy", "baseline")],
+        *[(name, 5) for name in ("passes", "fusion", "devices", "plan", "plan_out", "launch_penalties_s", "precision")],
+        *[(name, None) for name in ("dims", "force", "forbid", "limits", "baseline", "passes")],
+        *[(name, []) for name in ("precision", "accuracy_budget", "max_drop", "time_budget_s", "strategy", "metric")],
+        ("force", (5,)),
+        ("forbid", b"a:b"),
+        ("limits", [5]),
+        ("fixed", {5: 5}),
+        ("dims", {5: 5}),
+        ("launch_penalties_s", {5: 5}),
+        ("launch_penalties_s", {"tvm": 1e300}),
+        ("finalists", 1.5),
+        ("fusion", "x"),
+    ],
+)
+def test_values_of_other_kinds_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(UsageError):
+        compile_options({name: value})
+
+
 def test_numbers_of_numpy_and_texts_are_taken() -> None:
     options = compile_options(
         {"threads": "4", "fixed": {"n": np.int64(8)}, "dims": {"m": {np.int32(3): np.float32(1)}}}

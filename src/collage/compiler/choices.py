@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+
+import onnx_ir as ir
 
 from collage._errors import NothingCanRun, UsageError
 from collage.fusion import CandidateKernel
-from collage.graph import DataflowGraph, IndexSet, SubGraph
+from collage.graph import DataflowGraph, IndexSet, SubGraph, bodies
+from collage.option_texts import fits
 from collage.target import HOST_TARGET, Target
 
 __all__ = ["Choices"]
@@ -57,7 +59,8 @@ class Choices:
         """
         forced = [_read(graph, menu, text, *_split(text, "--force", "NODE:TARGET", last=True)) for text in force]
         forbidden = [
-            _read(graph, menu, text, *reversed(_split(text, "--forbid", "TARGET:NODE", last=False))) for text in forbid
+            _read(graph, menu, text, *reversed(_split(text, "--forbid", "TARGET:NODE", last=False)), in_bodies=True)
+            for text in forbid
         ]
         for number, one in enumerate(forced):
             for other in forced[:number]:
@@ -122,16 +125,20 @@ def _split(text: str, option: str, form: str, *, last: bool) -> tuple[str, str]:
 _EXAMPLES = {"--force": '"/Resize:llvm"', "--forbid": '"openvino:TopK"'}
 
 
-def _read(graph: DataflowGraph, menu: Sequence[Target], text: str, nodes: str, target: str) -> _Choice:
+def _read(
+    graph: DataflowGraph, menu: Sequence[Target], text: str, nodes: str, target: str, *, in_bodies: bool = False
+) -> _Choice:
+    """Read a choice. A target that may not run an operator may not run one either that holds such an operator in a body."""
     bits = 0
     for i, node in enumerate(graph.nodes):
-        if fnmatchcase(str(node.name), nodes) or fnmatchcase(node.op_type, nodes):
+        meant = (node, *_inside(node)) if in_bodies else (node,)
+        if any(fits(str(each.name), nodes) or fits(each.op_type, nodes) for each in meant):
             bits |= 1 << i
     if not bits:
         names = [str(node.name) for node in graph.nodes]
         near = difflib.get_close_matches(nodes, sorted({*names, *(node.op_type for node in graph.nodes)}), 3, 0.5)
-        meant = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
-        raise UsageError(f"{text!r}: no operator of the prepared model is called {nodes!r} or of that type{meant}")
+        hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+        raise UsageError(f"{text!r}: no operator of the prepared model is called {nodes!r} or of that type{hint}")
     everything = [*menu, HOST_TARGET]
     exact = [each for each in everything if target in (str(each), each.short)]
     named = exact or [each for each in everything if target == each.toolchain]
@@ -139,3 +146,11 @@ def _read(graph: DataflowGraph, menu: Sequence[Target], text: str, nodes: str, t
         known = ", ".join(each.short for each in menu)
         raise UsageError(f"{text!r}: {target!r} is not on the menu, which is {known}")
     return _Choice(text, bits, frozenset(named))
+
+
+def _inside(node: ir.Node) -> Iterator[ir.Node]:
+    """The operators in the bodies of an operator, at any depth."""
+    for body in bodies(node):
+        for each in body:
+            yield each
+            yield from _inside(each)

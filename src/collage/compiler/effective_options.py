@@ -54,8 +54,11 @@ def options_and_menu(
         UsageError: A file of a plan cannot be read, or an option has no effect or names nothing.
         TargetError: An unknown target, or an empty menu.
     """
-    if options.plan is not None and not isinstance(options.plan, PlanFile):
-        options = replace(options, plan=read_plan(options.plan))
+    if options.plan is not None:
+        # Plans made in Python may hold values of any type, as files may.
+        given = options.plan
+        plan = PlanFile.from_json(given.to_json()) if isinstance(given, PlanFile) else read_plan(given)
+        options = replace(options, plan=plan)
     if targets is None and isinstance(options.plan, PlanFile):
         targets = [target for target in options.plan.targets if target != str(HOST_TARGET)] or None
     menu = choose_menu(targets, toolchains)

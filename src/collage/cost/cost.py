@@ -15,7 +15,10 @@ from typing import ClassVar
 
 from collage._errors import UsageError
 
-__all__ = ["Cost", "CostLike"]
+__all__ = ["LARGEST_S", "Cost", "CostLike"]
+
+LARGEST_S = 1e100
+"""Greatest number that an estimator may return beside infinity. Sums of such numbers, and of their multiples, stay finite."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,15 +54,18 @@ class Cost:
         Raises:
             UsageError: It is neither.
         """
+        told = f"an estimator returns a cost, a number from zero to {LARGEST_S:g}, or infinity"
+        if isinstance(value, Cost):
+            number = value.seconds
+        else:
+            try:
+                number = math.nan if math.isnan(value) else float(value)
+            except (TypeError, OverflowError) as error:
+                raise UsageError(f"{told}: {error}") from error
+        if number < 0 or LARGEST_S < number < math.inf:
+            raise UsageError(f"{told}, not {number!r}")
         if isinstance(value, Cost):
             return value
-        told = "an estimator returns a cost, or a number from zero to infinity"
-        try:
-            number = math.nan if math.isnan(value) else float(value)
-        except (TypeError, OverflowError) as error:
-            raise UsageError(f"{told}: {error}") from error
-        if number < 0:
-            raise UsageError(f"{told}, not {number!r}")
         return cls.UNKNOWN if math.isnan(number) else cls(seconds=number)
 
     @classmethod

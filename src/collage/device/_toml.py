@@ -33,7 +33,6 @@
 from __future__ import annotations
 
 import difflib
-import fnmatch
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -47,6 +46,7 @@ from collage.device._annotations import asked_scope, on_device, require_output, 
 from collage.device._config import CompilationConfig
 from collage.device._scope import SEScope
 from collage.graph import constant_tensor
+from collage.option_texts import fits
 from collage.target import Target
 
 __all__ = ["DeviceRequests", "read_device_plan"]
@@ -59,7 +59,7 @@ _MAX_CORE = 4096
 _SECTIONS = ("nodes", "operators", "values", "inputs", "outputs")
 _KEYS = ("default", "host", "devices", *_SECTIONS)
 _DEVICE_KEYS = ("device", "target", "cores", "memory_scope")
-_WILD = "*?["
+_WILD = "*?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ def _assign(section: str, rules: Mapping[str, SEScope], things: list[tuple[str, 
     by: dict[Any, tuple[str, bool]] = {}
     for pattern, scope in sorted(rules.items(), key=lambda rule: _is_wild(rule[0], things)):
         wild = _is_wild(pattern, things)
-        fitting = [thing for name, thing in things if (fnmatch.fnmatchcase(name, pattern) if wild else name == pattern)]
+        fitting = [thing for name, thing in things if (fits(name, pattern) if wild else name == pattern)]
         if not fitting:
             raise ConfigError(f"[{section}] {unknown_name(section[:-1], pattern, sorted({n for n, _ in things}))}")
         for thing in fitting:

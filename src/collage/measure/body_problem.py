@@ -28,11 +28,16 @@ def is_searchable(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type in _OPERATORS and not all(map(is_view, inner))
 
 
+_NO_LIMIT = (1 << 63) - 1
+"""Trips of a Loop that only its condition ends, as exporters write them."""
+
+
 def stated_runs(node: ir.Node) -> int:
     """Return how often each body of a node runs, if the model states it: the trips of a Loop, the length of a Scan; else 1."""
     if node.op_type == "Loop":
         trips = None if node.inputs[0] is None else constant_tensor(node.inputs[0])
-        return 1 if trips is None else max(0, int(trips.numpy().item()))
+        count = 1 if trips is None else max(0, int(trips.numpy().item()))
+        return 1 if count == _NO_LIMIT else count
     if node.op_type == "Scan":
         count = node.attributes["num_scan_inputs"].as_int()
         axes = node.attributes["scan_input_axes"].as_ints() if "scan_input_axes" in node.attributes else [0] * count

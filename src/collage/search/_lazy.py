@@ -19,7 +19,7 @@ from collage.cost.cost import Cost, CostLike
 from collage.search._dijkstra import DEFAULT_MAX_STATES, find_paths
 from collage.search._labels import Found, Path
 from collage.search._problem import Floats, Ints, Problem
-from collage.search._results import as_partitioning, no_cover
+from collage.search._results import as_partitioning, no_cover, rank_of
 from collage.search._values import C, DependencyGraph, NoCover, SearchResult, SearchStatistics
 from collage.search._weights import Weights
 from collage.search._wide import Flow, find_wide
@@ -100,9 +100,11 @@ class LazySearch(Generic[C]):
 
     Attributes:
         flow: The data flow, if covers have to be checked against it.
+        copies_s: The greatest seconds of each copy that a cover may need.
     """
 
     flow: Flow | None = None
+    copies_s: Sequence[float] = ()
 
     def __init__(
         self,
@@ -154,7 +156,7 @@ class LazySearch(Generic[C]):
         """Note the cost of a candidate."""
         self.is_known[index] = True
         self.seconds[index] = cost.seconds
-        self.ranks[index] = int(cost.unknown_rank) + self.problem.priorities[index] if cost.is_unknown else 0
+        self.ranks[index] = rank_of(cost, self.problem.priorities[index])
 
     def run(self, proof_bound_of: Callable[[C], float] | None) -> SearchResult[C]:
         """Search and measure in turns until the best path is completely measured, or a limit is reached."""
@@ -214,7 +216,7 @@ class LazySearch(Generic[C]):
     def _plan(self, seconds: Floats, k: int = 1) -> tuple[Found, Weights]:
         """The best paths, from the prices and the best path that the last plan ended with."""
         began = time.perf_counter()
-        weights = Weights(self.problem, seconds + self.penalties, self.ranks)
+        weights = Weights(self.problem, seconds + self.penalties, self.ranks, self.copies_s)
         found = self.find(weights, k)
         if found.prices is not None:
             self.prices = found.prices

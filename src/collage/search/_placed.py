@@ -56,7 +56,8 @@ def placed_shortest_path(
     """
     began = time.perf_counter()
     problem = Problem(n, candidates, _with_devices(candidates, priority_of))
-    weights = weigh(problem, [Cost.of(cost_of(c)) for c in problem.candidates], launch_penalty_of)
+    costs = [Cost.of(cost_of(c)) for c in problem.candidates]
+    weights = weigh(problem, costs, launch_penalty_of, _copies_s(transfers))
     found = find_paths(problem, weights, algebra=CopyPlan(problem, weights, transfers), max_states=max_states)
     statistics = statistics_of(problem, weights, found, began)
     if not found.paths:
@@ -87,7 +88,7 @@ def lazy_placed_path(
     """
     problem = Problem(n, candidates, _with_devices(candidates, priority_of))
     search = _LazyPlacedSearch(problem, bound_of, measure, options or LazyOptions(), key_of, should_stop)
-    search.transfers = transfers
+    search.transfers, search.copies_s = transfers, _copies_s(transfers)
     search.begin(launch_penalty_of, known_cost_of)
     return search.run(proof_bound_of)
 
@@ -116,6 +117,12 @@ class _LazyPlacedSearch(LazySearch[P]):
         if result.partitioning is None:
             return result
         return replace(result, partitioning=_with_copies(result.partitioning, self.transfers))
+
+
+def _copies_s(transfers: Sequence[Transfer]) -> list[float]:
+    """Return the greatest seconds of each possible copy, from anywhere to one device."""
+    columns = [column for transfer in transfers for column in zip(*transfer.copy_s, strict=True)]
+    return [max(filter(math.isfinite, column), default=0.0) for column in columns]
 
 
 def _with_copies(partitioning: Partitioning[P], transfers: Sequence[Transfer]) -> Partitioning[P]:

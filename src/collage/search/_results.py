@@ -8,26 +8,38 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from collage.cost.cost import Cost, CostLike
+from collage.cost.cost import LARGEST_S, Cost, CostLike
 from collage.search._labels import Found, Path
 from collage.search._problem import Problem
 from collage.search._values import C, NoCover, Partitioning, SearchStatistics
 from collage.search._weights import Weights
 
-__all__ = ["as_partitioning", "no_cover", "statistics_of", "weigh"]
+__all__ = ["as_partitioning", "no_cover", "rank_of", "statistics_of", "weigh"]
+
+_LARGEST_RANK = 1 << 53
 
 
-def weigh(problem: Problem[C], costs: Sequence[CostLike], launch_penalty_of: Callable[[C], float] | None) -> Weights:
+def rank_of(cost: Cost, priority: int) -> int:
+    """Return the rank of a candidate whose cost is unknown; 0 for others. Bodies that run often have ranks beyond 64 bits."""
+    return min(int(cost.unknown_rank), _LARGEST_RANK) + priority if cost.is_unknown else 0
+
+
+def weigh(
+    problem: Problem[C],
+    costs: Sequence[CostLike],
+    launch_penalty_of: Callable[[C], float] | None,
+    copies_s: Sequence[float] = (),
+) -> Weights:
     """Weights of all candidates, each with its launch penalty; an unknown cost ranks by its target's priority."""
     seconds = np.array([cost if isinstance(cost, float) else math.nan for cost in costs], dtype=np.float64)
     ranks = np.zeros(len(costs), dtype=np.int64)
-    for index in np.flatnonzero(~(seconds >= 0)).tolist():
+    for index in np.flatnonzero(~((seconds >= 0) & (seconds <= LARGEST_S))).tolist():
         cost = Cost.of(costs[index])
         seconds[index] = cost.seconds
-        ranks[index] = int(cost.unknown_rank) + problem.priorities[index] if cost.is_unknown else 0
+        ranks[index] = rank_of(cost, problem.priorities[index])
     if launch_penalty_of is not None:
         seconds += [launch_penalty_of(c) for c in problem.candidates]
-    return Weights(problem, seconds, ranks)
+    return Weights(problem, seconds, ranks, copies_s)
 
 
 def statistics_of(problem: Problem[C], weights: Weights, found: Found, began: float) -> SearchStatistics:

@@ -34,6 +34,7 @@ class Weights:
         problem: The problem.
         seconds: Seconds of each candidate with its launch penalty, [candidates]; infinite if it is invalid.
         ranks: Priority rank of each candidate whose cost is unknown, else 0, [candidates].
+        copies_s: The greatest seconds of each copy that a cover may need.
 
     Attributes:
         valid: For each candidate, True if it is not invalid, [candidates].
@@ -41,22 +42,23 @@ class Weights:
         coarse_shift: Number of low binary digits that coarse weights lack.
     """
 
-    def __init__(self, problem: Problem[Any], seconds: Floats, ranks: Ints) -> None:
+    def __init__(self, problem: Problem[Any], seconds: Floats, ranks: Ints, copies_s: Sequence[float] = ()) -> None:
         self._problem = problem
         self._seconds = seconds
         self._ranks = ranks
+        self._copies_s = copies_s
         self._priorities = problem.priorities
         self.valid: Bools = np.isfinite(seconds)
         self._units: Floats = np.rint(np.where(self.valid, seconds, 0.0) * _UNITS_PER_SECOND)
         self._priority_bits = (problem.n * max(problem.priorities, default=0)).bit_length()
-        self._kernel_bits = problem.n.bit_length()
+        self._kernel_bits = (problem.n + len(copies_s)).bit_length()
         self._unit_bits = self._bits_for_any_cover(problem) if ranks.any() else 0
         self.coarse_shift = 0
         self.coarse = self._coarse(problem)
 
     def without(self, dropped: Bools) -> Weights:
         """The same weights, some candidates being invalid."""
-        return Weights(self._problem, np.where(dropped, np.inf, self._seconds), self._ranks)
+        return Weights(self._problem, np.where(dropped, np.inf, self._seconds), self._ranks, self._copies_s)
 
     def exact(self, candidate: int) -> int:
         """The exact weight of one valid candidate."""
@@ -84,14 +86,16 @@ class Weights:
         return Cost(rank, (units - (rank << self._unit_bits)) / _UNITS_PER_SECOND)
 
     def _bits_for_any_cover(self, problem: Problem[Any]) -> int:
-        """Digits that hold the seconds of any cover: the sum of the dearest candidates from each least node on."""
-        return sum(int(x) for x in problem.dearest(self._units)).bit_length()
+        """Digits that hold the seconds of any cover: the sum of the dearest candidates from each least node on, and copies."""
+        copies = sum(round(s * _UNITS_PER_SECOND) for s in self._copies_s)
+        return (sum(int(x) for x in problem.dearest(self._units)) + copies).bit_length()
 
     def _coarse(self, problem: Problem[Any]) -> Ints:
         """Drop digits until any cover fits: the dearest candidates from each least node on together."""
         ranked = self._ranks * 2.0**self._unit_bits + self._units
         approximate = np.where(self.valid, (ranked + 1) * 2.0**self._kernel_bits, 0.0)
-        dropped = max(0, math.frexp(float(problem.dearest(approximate).sum()))[1] - _COARSE_BITS)
+        copies = math.fsum(self._copies_s) * _UNITS_PER_SECOND * 2.0**self._kernel_bits
+        dropped = max(0, math.frexp(float(problem.dearest(approximate).sum()) + copies)[1] - _COARSE_BITS)
         self.coarse_shift = self._priority_bits + dropped
         if self._unit_bits:
             exact = (self.exact(i) >> self.coarse_shift if ok else INVALID_WEIGHT for i, ok in enumerate(self.valid))

@@ -9,6 +9,7 @@ from tests.unit.runtime.test_control_flow import counting_loop
 
 from collage import CompileOptions
 from collage._errors import UsageError
+from collage.compiler.effective_options import options_and_menu
 from collage.compiler.planned import plan_file_of, plan_of_file
 from collage.compiler.problem import Problem
 from collage.frontend import read_model
@@ -90,3 +91,22 @@ def test_kernels_of_a_body_are_put_in_an_order_in_which_they_run(problem: Proble
 def test_a_plan_that_does_not_fit_the_bodies_is_refused(problem: Problem, loop: PlanFileKernel, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         plan_of_file(problem, PlanFile((PlanFileKernel(LEFT, ("scale",)), loop)), "")
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        None,
+        "x",
+        (5,),
+        (replace(GROW, target=None),),  # type: ignore[arg-type]
+        (replace(GROW, nodes="grow"),),  # type: ignore[arg-type]
+        (replace(GROW, nodes=()),),
+        (replace(GROW, tuned=b"x"),),  # type: ignore[arg-type]
+        (replace(LOOP, bodies=1),),  # type: ignore[arg-type]
+    ],
+)
+def test_a_plan_made_in_python_is_checked_as_one_from_a_file(problem: Problem, kernels: tuple[PlanFileKernel]) -> None:
+    for targets in (None, [LEFT]):
+        with pytest.raises(UsageError):
+            options_and_menu(CompileOptions(plan=PlanFile(kernels)), targets, problem.toolchains)

@@ -57,7 +57,7 @@ def test_reads_what_estimators_return(value: float, cost: Cost) -> None:
     assert Cost.of(value) == cost
 
 
-@pytest.mark.parametrize("value", [-1.0, None, "1.0", 10**400, -math.inf])
+@pytest.mark.parametrize("value", [-1.0, None, "1.0", 10**400, -math.inf, 1e300, Cost(seconds=1e300)])
 def test_refuses_what_is_no_cost(value: Any) -> None:
     with pytest.raises(UsageError, match="an estimator returns a cost"):
         Cost.of(value)

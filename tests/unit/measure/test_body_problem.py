@@ -10,7 +10,7 @@ from tests.unit.runtime.test_control_flow import counting_loop, model_of, value
 
 from collage.frontend import read_model
 from collage.graph import DataflowGraph, bodies
-from collage.measure.body_problem import body_model, state_lengths
+from collage.measure.body_problem import body_model, state_lengths, stated_runs
 from collage.transform import prepare
 
 
@@ -111,3 +111,16 @@ def test_the_model_is_left_as_it_was() -> None:
     before = ir.to_proto(prepared).SerializeToString()
     body_model(DataflowGraph(next(bodies(node)), model=prepared), node, "body")
     assert ir.to_proto(prepared).SerializeToString() == before
+
+
+@pytest.mark.parametrize(("trips", "runs"), [(4, 4), (-1, 0), (2**63 - 1, 1)])
+def test_a_loop_runs_as_often_as_it_states_unless_only_its_condition_ends_it(trips: int, runs: int) -> None:
+    body = helper.make_graph(
+        [helper.make_node("Relu", ["state"], ["next"]), helper.make_node("Identity", ["on"], ["still"])],
+        "body",
+        [value("i", TensorProto.INT64, []), value("on", TensorProto.BOOL, []), value("state")],
+        [value("still", TensorProto.BOOL, []), value("next")],
+    )
+    nodes = [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)]
+    prepared = prepare(read_model(model_of(nodes, [value("x")], [value("y")], trips=np.int64(trips))))
+    assert stated_runs(next(node for node in prepared.graph if node.op_type == "Loop")) == runs

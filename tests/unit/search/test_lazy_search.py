@@ -182,6 +182,15 @@ def test_invalid_and_unknown_measurements() -> None:
     assert lazy.partitioning.candidates == (menu[1], menu[3])
 
 
+def test_a_rank_beyond_64_bits_comes_last() -> None:
+    menu = [candidate([0], "x"), candidate([0], "y")]
+    truth = {menu[0]: Cost(unknown_rank=2**70), menu[1]: Cost.UNKNOWN}
+    lazy = lazy_shortest_path(1, menu, lambda c: 0.0, lambda batch: [truth[c] for c in batch], options=PROOFS)
+    assert lazy.partitioning is not None and lazy.partitioning.candidates == (menu[1],)
+    eager = shortest_path(1, menu, truth.__getitem__)
+    assert isinstance(eager, Partitioning) and eager.candidates == (menu[1],)
+
+
 @pytest.mark.parametrize("bound", [math.nan, -1.0])
 def test_bounds_that_are_no_bounds_are_refused(bound: float) -> None:
     with pytest.raises(ValueError, match="bound"):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from collage.cost import Cost
 from collage.search import (
     LazyOptions,
     NoCover,
@@ -225,3 +226,16 @@ def test_the_cap_on_labels_leaves_a_good_cover_that_is_not_called_optimal() -> N
     assert isinstance(capped, Partitioning)
     assert not capped.optimal and capped.statistics.caps == ("states",) and capped.gap > 0
     assert capped.cost.seconds == pytest.approx(cost_with_copies(capped.candidates, costs, values))
+
+
+def test_copies_that_take_longer_than_all_kernels_do_not_count_as_unknown_costs() -> None:
+    known, unknown = [placed([0], 0), placed([1], 1)], placed([0, 1], 0)
+    costs = {known[0]: Cost(seconds=1e-6), known[1]: Cost(seconds=1e-6), unknown: Cost.UNKNOWN}
+    transfers = [Transfer(0, {1: None}, [[0.0, 1.0], [1.0, 0.0]])]
+    found = placed_shortest_path(2, [*known, unknown], costs.__getitem__, transfers=transfers)
+    lazy = lazy_placed_path(
+        2, [*known, unknown], lambda _: 0.0, lambda batch: [costs[c] for c in batch], transfers=transfers
+    ).partitioning
+    assert isinstance(found, Partitioning) and lazy is not None
+    assert found.candidates == lazy.candidates == tuple(known)
+    assert found.optimal and found.lower_bound.is_known
