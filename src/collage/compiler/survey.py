@@ -196,7 +196,8 @@ def baselines_of(problem: Problem, targets: Sequence[Target], session: MeasureSe
         # Targets of reduced precision may be left out once the times of others are known.
         first = [t for t in targets if not t.is_reduced and session.availability(t).available]
         whole = (1 << len(problem.graph)) - 1
-        session.build_ahead([estimator.job(problem.kernels.model(whole, target), target) for target in first])
+        jobs = [estimator.job(problem.kernels.model(whole, target), target) for target in first]
+        session.build_ahead(jobs, problem.model)
     return measure_baselines(
         problem.graph,
         targets,

@@ -34,6 +34,10 @@ class Arbiter:
         if not self._is_lent:
             self._worker.kill()
 
+    def interrupt(self) -> None:
+        """End what its process does for another thread; see ``Worker.interrupt``."""
+        self._worker.interrupt()
+
     def settle(self, findings: Mapping[str, Any], model: Path | None) -> dict[str, Any]:
         """Return the findings without doubts: some outputs are right, and the first that is not is the reason.
 

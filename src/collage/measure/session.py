@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -189,14 +190,26 @@ class MeasureSession:
             self._builds.tidy()
         return [outcomes[key.digest] for key in keys]
 
-    def build_ahead(self, jobs: Sequence[Job]) -> None:
+    def build_ahead(self, jobs: Sequence[Job], model: ir.Model) -> None:
         """Build kernels side by side that are measured one after the other, as far as their timings are not known.
 
-        Models too large to have several of in memory are left for later.
+        Models too large to have several of in memory are left for later. Builds leave processors idle, on which the noise of
+        a prepared model is measured meanwhile.
         """
         largest = max((weight_bytes(job.kernel) for job in jobs), default=0)
-        if not ComparisonPlan.of_model(largest, free_memory_bytes()).one_at_a_time:
-            self._builds.build_ahead([job for job in jobs if self._known(self.key(job))[0] is None])
+        fresh = [job for job in jobs if self._known(self.key(job))[0] is None]
+        if not fresh or ComparisonPlan.of_model(largest, free_memory_bytes()).one_at_a_time:
+            return
+        known = self.database.local_fact(_NOISE, **self._fact_of_noise(model))
+        with ThreadPoolExecutor(1) as beside:
+            noise = beside.submit(self._noise) if known is None and self.reference_model is not None else None
+            try:
+                self._builds.build_ahead(fresh)
+                if noise is not None:
+                    self.database.keep_local_fact(_NOISE, noise.result(), **self._fact_of_noise(model))
+            except BaseException:
+                self.arbiter.interrupt()
+                raise
 
     def measure_again(self, job: Job) -> Outcome | None:
         """Measure a kernel that this session measured once more; of two latencies the lower one is kept.
@@ -395,14 +408,21 @@ class MeasureSession:
         """
         if self.reference_model is None:
             return None
-        names = [str(value.name) for value in model.graph.inputs if value.name in self.values]
-        inputs = hashlib.sha256(b"".join(self.values.get(name).tobytes() for name in names)).hexdigest()
-        fact = {"model": structural_hash(model), "inputs": inputs, "host": self.build_of(HOST_TARGET)}
+        fact = self._fact_of_noise(model)
         if (told := self.database.local_fact(_NOISE, **fact)) is None:
-            with build_lock():
-                told = dict(self.arbiter.noise(self.reference_model, self.values.folder, _NOISE_S))
+            told = self._noise()
             self.database.keep_local_fact(_NOISE, told, **fact)
         return max(told.values(), default=None)
+
+    def _fact_of_noise(self, model: ir.Model) -> dict[str, str]:
+        names = [str(value.name) for value in model.graph.inputs if value.name in self.values]
+        inputs = hashlib.sha256(b"".join(self.values.get(name).tobytes() for name in names)).hexdigest()
+        return {"model": structural_hash(model), "inputs": inputs, "host": self.build_of(HOST_TARGET)}
+
+    def _noise(self) -> dict[str, float]:
+        assert self.reference_model is not None
+        with build_lock():
+            return dict(self.arbiter.noise(self.reference_model, self.values.folder, _NOISE_S))
 
     @property
     def workers(self) -> dict[str, Worker]:
