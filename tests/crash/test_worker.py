@@ -82,12 +82,26 @@ def test_reports_what_the_service_raises_and_lives_on(worker: Worker) -> None:
     assert worker.call("pid", PATIENCE_S) == pid
 
 
-@pytest.mark.parametrize("what", ["silent", "nan", "object"])
+@pytest.mark.parametrize("what", ["silent", "nan", "object", "deep"])
 def test_what_cannot_be_sent_is_a_failure_and_no_death(worker: Worker, what: str) -> None:
     pid = worker.call("pid", PATIENCE_S)
-    with pytest.raises(CompileError, match=r"_Silent|JSON"):
+    with pytest.raises(CompileError, match=r"_Silent|JSON|RecursionError"):
         worker.call("odd", PATIENCE_S, what=what)
     assert worker.call("pid", PATIENCE_S) == pid
+
+
+def test_a_reason_holds_no_halves_of_characters(worker: Worker) -> None:
+    with pytest.raises(CompileError, match=r"no such file: \?\.so"):
+        worker.call("odd", PATIENCE_S, what="half")
+
+
+@pytest.mark.parametrize(
+    "frame", ["{}", "[]", '{"kind": "unsupported"}', '{"kind": [], "reason": ""}', "[" * 60_000, "no JSON"]
+)
+def test_what_foreign_code_writes_to_the_pipe_is_a_crash(worker: Worker, frame: str) -> None:
+    with pytest.raises(WorkerCrash, match="not a reply"):
+        worker.call("forge", PATIENCE_S, frame=frame)
+    assert worker.call("echo", PATIENCE_S, text="again") == "hello again"
 
 
 @pytest.mark.parametrize(

@@ -235,9 +235,9 @@ class Worker:
             raise
         if "result" not in hello:
             self.kill()
-            if hello.get("kind") == "unsupported":
-                raise Unsupported(str(hello.get("reason")))
-            raise WorkerCrash(f"the worker could not start: {hello.get('reason')}")
+            if hello["kind"] == "unsupported":
+                raise Unsupported(hello["reason"])
+            raise WorkerCrash(f"the worker could not start: {hello['reason']}")
 
     def _let_go(self) -> None:
         """Close the lifeline, once."""
@@ -278,9 +278,9 @@ class Worker:
             raise WorkerCrash(f"the worker sent a frame of {size} bytes")
         try:
             reply = json.loads(self._read(size, deadline, late))
-        except ValueError:
-            raise WorkerCrash("the worker sent something that is not a reply") from None
-        if not isinstance(reply, dict):
+        except (ValueError, RecursionError):
+            reply = None
+        if not isinstance(reply, dict) or not ("result" in reply or _is_failure(reply)):
             raise WorkerCrash("the worker sent something that is not a reply")
         return reply
 
@@ -320,3 +320,8 @@ class Worker:
             names = {number.value: number.name for number in signal.Signals}  # Most real-time signals have none.
             return WorkerCrash(f"the worker was killed by {names.get(-code, f'signal {-code}')}{said}")
         return WorkerCrash(f"the worker exited with code {code}{said}")
+
+
+def _is_failure(reply: dict[str, Any]) -> bool:
+    """Return True if a reply says why a job failed. Foreign code may have written to the pipe."""
+    return isinstance(reply.get("kind"), str) and isinstance(reply.get("reason"), str)
