@@ -22,7 +22,8 @@ _T = TypeVar("_T")
 
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|“[^”]*”")
 _TOKEN = re.compile(r"\S+")
-_PARTS = re.compile(r"[^A-Za-z0-9]+")
+_PARTS = re.compile(r"[\W_]+")
+# Bytes in UTF-8: two characters of another script say as much as four letters.
 _SHORTEST_PART = 4
 _HIDDEN = "…"
 _AXIS = re.compile(r"[^\W\d]\w*")
@@ -69,7 +70,7 @@ class _Names:
         self._secrets = {
             part
             for part in parts | whole
-            if len(part) >= _SHORTEST_PART and part not in known and part not in words and not part.isdigit()
+            if len(part.encode()) >= _SHORTEST_PART and part not in known and part not in words and not part.isdigit()
         }
 
     def keep(self, renamed: Mapping[str, str]) -> None:
@@ -134,8 +135,9 @@ class _Names:
         token = match[0]
         if token in self._safe:
             return self._safe[token]
-        core, plain = token.strip(_PUNCTUATION), _PARTS.sub("_", token).strip("_").lower()
-        is_name = core in self._new and not core.isdigit()
+        plain = _PARTS.sub("_", token).strip("_").lower()
+        cores = token.strip(_PUNCTUATION), *_PARTS.split(token)
+        is_name = any(core in self._new and not core.isdigit() for core in cores)
         is_path = "/" in token or "\\" in token
         return _HIDDEN if is_name or is_path or any(secret in plain for secret in self._secrets) else token
 
@@ -170,6 +172,8 @@ def _names_of(contents: PageContents) -> Iterable[str]:
     yield from (contents.title, contents.artefact)
     for row in report.kernels:
         yield from row.nodes
+        for body in row.bodies:
+            yield from body.nodes
     for occasion in report.occasions:
         yield from occasion.inputs
     for plan in report.specialised:
