@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -62,6 +63,28 @@ def test_a_process_that_the_system_refuses_is_a_crash_and_keeps_nothing_open() -
     with Worker(SERVICE, {"greeting": "x" * (1 << 20)}) as worker, pytest.raises(WorkerCrash, match="could not start"):
         worker.call("echo", PATIENCE_S, text="you")
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_files_that_run_out_are_a_crash_and_keep_nothing_open(worker: Worker, after: int) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    pipes = [*(os.pipe() for _ in range(after)), OSError(errno.EMFILE, "Too many open files")]
+    with mock.patch("os.pipe", side_effect=pipes), pytest.raises(WorkerCrash, match="could not start: Too many"):
+        worker.start()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert worker.call("echo", PATIENCE_S, text="you") == "hello you"
+
+
+def test_threads_that_run_out_are_a_crash_and_leave_no_process(worker: Worker) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    full = RuntimeError("can't start new thread")
+    with (
+        mock.patch("threading.Thread.start", side_effect=full),
+        pytest.raises(WorkerCrash, match="could not start: can"),
+    ):
+        worker.start()
+    assert set(psutil.Process().children(recursive=True)) <= before
+    assert worker.call("echo", PATIENCE_S, text="you") == "hello you"
 
 
 def test_threads_that_ask_at_once_get_their_own_answers(worker: Worker) -> None:
