@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
+from collage._errors import TargetError
 from collage.graph import known_operators
 from collage.page._contents import KernelView, PageContents, Value
-from collage.report import ModelFacts
+from collage.report import ModelFacts, short_name
 from collage.target import Target
 
 __all__ = ["redacted"]
@@ -80,7 +81,7 @@ class _Names:
     def kernel(self, kernel: KernelView) -> KernelView:
         """Return a kernel without names. Its own name, which holds an operator type, and bodies are removed too."""
         walked = self.walk(dataclasses.replace(kernel, name="", operators=(), bodies=()))
-        toolchain = Target.parse(kernel.target).toolchain
+        toolchain = _toolchain(kernel.target)
         operators = tuple(
             dataclasses.replace(
                 each, name=self.text(each.name), op_type=self.op_type(each.op_type), outputs=self.walk(each.outputs)
@@ -149,8 +150,15 @@ def _safe_texts(contents: PageContents) -> Iterable[str]:
     yield from targets
     yield from (row.name for row in report.rows)
     for target in targets:
-        yield Target.parse(target).short
-        yield Target.parse(target).toolchain
+        yield short_name(target)
+        yield _toolchain(target)
+
+
+def _toolchain(target: str) -> str:
+    try:
+        return Target.parse(target).toolchain
+    except TargetError:  # Of a newer version.
+        return "unknown"
 
 
 def _names_of(contents: PageContents) -> Iterable[str]:

@@ -109,5 +109,16 @@ def test_names_in_other_scripts_and_of_bodies_are_found_in_messages() -> None:
     assert told == ("… failed", "no schedule for …")
 
 
+def test_targets_that_are_not_known_here_can_be_redacted() -> None:
+    import dataclasses
+
+    page = contents()
+    first = dataclasses.replace(page.kernels[0], target="newer -compiler=x")
+    report = dataclasses.replace(page.report, menu=("newer -compiler=x", *page.report.menu))
+    told = redacted(dataclasses.replace(page, report=report, kernels=(first, *page.kernels[1:])))
+    assert told.kernels[0].name == "unknown_01"
+    assert "newer -compiler=x" in as_html(told)
+
+
 def test_the_page_says_that_it_is_redacted() -> None:
     assert "Names of this page are replaced" in as_html(redacted(contents()))
