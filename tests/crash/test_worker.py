@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -64,6 +65,28 @@ def test_a_process_that_the_system_refuses_is_a_crash_and_keeps_nothing_open() -
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_files_that_run_out_are_a_crash_and_keep_nothing_open(worker: Worker, after: int) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    pipes = [*(os.pipe() for _ in range(after)), OSError(errno.EMFILE, "Too many open files")]
+    with mock.patch("os.pipe", side_effect=pipes), pytest.raises(WorkerCrash, match="could not start: Too many"):
+        worker.start()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert worker.call("echo", PATIENCE_S, text="you") == "hello you"
+
+
+def test_threads_that_run_out_are_a_crash_and_leave_no_process(worker: Worker) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    full = RuntimeError("can't start new thread")
+    with (
+        mock.patch("threading.Thread.start", side_effect=full),
+        pytest.raises(WorkerCrash, match="could not start: can"),
+    ):
+        worker.start()
+    assert set(psutil.Process().children(recursive=True)) <= before
+    assert worker.call("echo", PATIENCE_S, text="you") == "hello you"
+
+
 def test_threads_that_ask_at_once_get_their_own_answers(worker: Worker) -> None:
     def ask(number: int) -> str:
         return str(worker.call("echo", PATIENCE_S, text=str(number)))
@@ -82,12 +105,26 @@ def test_reports_what_the_service_raises_and_lives_on(worker: Worker) -> None:
     assert worker.call("pid", PATIENCE_S) == pid
 
 
-@pytest.mark.parametrize("what", ["silent", "nan", "object"])
+@pytest.mark.parametrize("what", ["silent", "nan", "object", "deep"])
 def test_what_cannot_be_sent_is_a_failure_and_no_death(worker: Worker, what: str) -> None:
     pid = worker.call("pid", PATIENCE_S)
-    with pytest.raises(CompileError, match=r"_Silent|JSON"):
+    with pytest.raises(CompileError, match=r"_Silent|JSON|RecursionError"):
         worker.call("odd", PATIENCE_S, what=what)
     assert worker.call("pid", PATIENCE_S) == pid
+
+
+def test_a_reason_holds_no_halves_of_characters(worker: Worker) -> None:
+    with pytest.raises(CompileError, match=r"no such file: \?\.so"):
+        worker.call("odd", PATIENCE_S, what="half")
+
+
+@pytest.mark.parametrize(
+    "frame", ["{}", "[]", '{"kind": "unsupported"}', '{"kind": [], "reason": ""}', "[" * 60_000, "no JSON"]
+)
+def test_what_foreign_code_writes_to_the_pipe_is_a_crash(worker: Worker, frame: str) -> None:
+    with pytest.raises(WorkerCrash, match="not a reply"):
+        worker.call("forge", PATIENCE_S, frame=frame)
+    assert worker.call("echo", PATIENCE_S, text="again") == "hello again"
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ __all__ = [
     "parts_of",
     "read_json",
     "timing_row",
+    "valid_row",
     "value_of",
     "why_no_key",
 ]
@@ -73,7 +74,7 @@ def why_no_key(parts: Any) -> str | None:
     """Return the reason why these are not the parts of a key, None if they are."""
     if not isinstance(parts, dict) or not parts.keys() >= _NEEDED:
         return f"the parts of a key are missing: {', '.join(sorted(_NEEDED))} must be there"
-    if not all(isinstance(part, str | int) for part in parts.values()):
+    if not all(isinstance(part, str if name in _NEEDED else str | int) for name, part in parts.items()):
         return "the parts of a key are text and integers"
     return None
 
@@ -90,6 +91,15 @@ def outcome_of(row: Mapping[str, Any]) -> Outcome | None:
     error = float(row["error"]) if is_finite(row["error"]) else None
     build_s = float(row["build_s"]) if is_finite(row["build_s"]) else 0.0
     return Outcome(status, reason, measured, error, build_s, recorded=True)
+
+
+def valid_row(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the row of a timing with columns of the right types only, None if it has no valid outcome."""
+    outcome = outcome_of(row)
+    if outcome is None:
+        return None
+    figures = {} if outcome.time else dict.fromkeys(_TIMES)
+    return {**row, **figures, "reason": outcome.reason, "error": outcome.error, "build_s": outcome.build_s}
 
 
 def value_of(row: Mapping[str, Any]) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from collage._errors import UsageError
 from collage.cost.workload_key import digest_of
 from collage.database._engine import reading_uri
-from collage.database._rows import clean_text, is_finite, outcome_of, parts_of, read_json, value_of, why_no_key
+from collage.database._rows import clean_text, is_finite, parts_of, read_json, valid_row, value_of, why_no_key
 from collage.database._schema import SCHEMA, fact, timing
 from collage.database.database import Database
 from collage.store import download, url_of
@@ -52,11 +52,10 @@ def export_lines(database: Database) -> Iterator[str]:
     """All timings and facts as lines of text, without line ends; rows that are not valid are left out."""
     yield json.dumps({"format": _FORMAT, "schema": SCHEMA, "origin": database.origin, "made_at_s": time.time()})
     count = 0
-    for row in database.rows(timing):
-        if outcome_of(row) is not None:
-            count += 1
-            figures = {name: row[name] for name in _TIMING_FIELDS}
-            yield json.dumps({"timing": {"parts": parts_of(row), **figures}}, allow_nan=False)
+    for valid in filter(None, map(valid_row, database.rows(timing))):
+        count += 1
+        figures = {name: valid[name] for name in _TIMING_FIELDS}
+        yield json.dumps({"timing": {"parts": parts_of(valid), **figures}}, allow_nan=False)
     for row in database.rows(fact):
         if (value := value_of(row)) is not None:
             count += 1
@@ -114,7 +113,7 @@ def merge(database: Database, source: str) -> Moved:
             folder = stack.enter_context(scratch())
             source = str(_copy_of(_file_of(source, folder), folder))
         other = stack.enter_context(Database(source))
-        timings = [row for row in other.rows(timing) if outcome_of(row) is not None]
+        timings = [row for row in map(valid_row, other.rows(timing)) if row is not None]
         facts = [row for row in other.rows(fact) if value_of(row) is not None]
         return _keep(database, timings, facts)
 
@@ -172,10 +171,9 @@ def _timing_row(found: Mapping[str, Any], here: str) -> dict[str, Any]:
         **{name: found.get(name) for name in _TIMING_FIELDS},
         **_provenance(found, here),
     }
-    outcome = outcome_of(row)
-    if outcome is None:
+    if (valid := valid_row(row)) is None:
         raise ValueError("its status and its times make no sense together")
-    return {**row, "reason": outcome.reason, "error": outcome.error, "build_s": outcome.build_s}
+    return valid
 
 
 def _fact_row(found: Mapping[str, Any], here: str) -> dict[str, Any]:

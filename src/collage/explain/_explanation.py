@@ -17,7 +17,7 @@ from collage.explain._record import Border, Record, TargetAnswer, TriedKernel
 from collage.explain._text import border_line, columns, first_of, label, ms, toolchain_of
 from collage.report import KernelRow, Report, Row, short_name
 from collage.status import Status
-from collage.system.texts import counted, printable
+from collage.system.texts import counted, is_whole_number, printable
 
 __all__ = ["Explanation", "as_plain", "chosen_kernels"]
 
@@ -268,7 +268,7 @@ def _index_of(record: Record, name: str) -> int:
     """Return the index of the operator that is meant."""
     if name in record.names:
         return record.names.index(name)
-    if name.startswith("#") and name[1:].isascii() and name[1:].isdecimal() and int(name[1:]) < len(record.names):
+    if name.startswith("#") and name.isascii() and is_whole_number(name[1:]) and int(name[1:]) < len(record.names):
         return int(name[1:])
     parts = [i for i, each in enumerate(record.names) if name and name in each]
     if len(parts) == 1:

@@ -52,7 +52,8 @@ def numerics_section(contents: PageContents) -> Markup:
 def _precision(section: Mapping[str, Any]) -> Markup:
     """Return the report's facts about reduced precision. The form of this section is free, so only texts are taken."""
     told = section.get("summary")
-    lines = [told] if isinstance(told, str) else [each for each in told or () if isinstance(each, str)]
+    told = told if isinstance(told, list | tuple) else [told]
+    lines = [each for each in told if isinstance(each, str)]
     rows = []
     kernels = section.get("kernels")
     for each in kernels if isinstance(kernels, list | tuple) else ():

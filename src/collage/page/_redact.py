@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
+from collage._errors import TargetError
 from collage.graph import known_operators
 from collage.page._contents import KernelView, PageContents, Value
-from collage.report import ModelFacts
+from collage.report import ModelFacts, short_name
 from collage.target import Target
 
 __all__ = ["redacted"]
@@ -22,7 +23,8 @@ _T = TypeVar("_T")
 
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|“[^”]*”")
 _TOKEN = re.compile(r"\S+")
-_PARTS = re.compile(r"[^A-Za-z0-9]+")
+_PARTS = re.compile(r"[\W_]+")
+# Bytes in UTF-8: two characters of another script say as much as four letters.
 _SHORTEST_PART = 4
 _HIDDEN = "…"
 _AXIS = re.compile(r"[^\W\d]\w*")
@@ -69,7 +71,7 @@ class _Names:
         self._secrets = {
             part
             for part in parts | whole
-            if len(part) >= _SHORTEST_PART and part not in known and part not in words and not part.isdigit()
+            if len(part.encode()) >= _SHORTEST_PART and part not in known and part not in words and not part.isdigit()
         }
 
     def keep(self, renamed: Mapping[str, str]) -> None:
@@ -79,7 +81,7 @@ class _Names:
     def kernel(self, kernel: KernelView) -> KernelView:
         """Return a kernel without names. Its own name, which holds an operator type, and bodies are removed too."""
         walked = self.walk(dataclasses.replace(kernel, name="", operators=(), bodies=()))
-        toolchain = Target.parse(kernel.target).toolchain
+        toolchain = _toolchain(kernel.target)
         operators = tuple(
             dataclasses.replace(
                 each, name=self.text(each.name), op_type=self.op_type(each.op_type), outputs=self.walk(each.outputs)
@@ -134,8 +136,9 @@ class _Names:
         token = match[0]
         if token in self._safe:
             return self._safe[token]
-        core, plain = token.strip(_PUNCTUATION), _PARTS.sub("_", token).strip("_").lower()
-        is_name = core in self._new and not core.isdigit()
+        plain = _PARTS.sub("_", token).strip("_").lower()
+        cores = token.strip(_PUNCTUATION), *_PARTS.split(token)
+        is_name = any(core in self._new and not core.isdigit() for core in cores)
         is_path = "/" in token or "\\" in token
         return _HIDDEN if is_name or is_path or any(secret in plain for secret in self._secrets) else token
 
@@ -147,8 +150,15 @@ def _safe_texts(contents: PageContents) -> Iterable[str]:
     yield from targets
     yield from (row.name for row in report.rows)
     for target in targets:
-        yield Target.parse(target).short
-        yield Target.parse(target).toolchain
+        yield short_name(target)
+        yield _toolchain(target)
+
+
+def _toolchain(target: str) -> str:
+    try:
+        return Target.parse(target).toolchain
+    except TargetError:  # Of a newer version.
+        return "unknown"
 
 
 def _names_of(contents: PageContents) -> Iterable[str]:
@@ -170,6 +180,8 @@ def _names_of(contents: PageContents) -> Iterable[str]:
     yield from (contents.title, contents.artefact)
     for row in report.kernels:
         yield from row.nodes
+        for body in row.bodies:
+            yield from body.nodes
     for occasion in report.occasions:
         yield from occasion.inputs
     for plan in report.specialised:

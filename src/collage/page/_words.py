@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 __all__ = ["amount", "number_of", "percent"]
+
+_LARGEST = 1e15
 
 
 def amount(time_us: float | None) -> str:
@@ -27,5 +28,5 @@ def percent(share: float | None) -> str:
 
 
 def number_of(value: Any) -> float | None:
-    """Return a value of a section of free form as a number; None if it is not a finite one from zero up."""
-    return float(value) if type(value) in (int, float) and math.isfinite(value) and value >= 0 else None
+    """Return a value of a section of free form as a number; None if it is not one from zero up, or too large to draw."""
+    return float(value) if type(value) in (int, float) and 0 <= value <= _LARGEST else None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from collage._distribution import WHERE, install_command
-from collage._errors import UsageError
+from collage._errors import TargetError, UsageError
 from collage.cost.workload_key import METHOD
 from collage.database import Database
 from collage.database.queries import Choice, listing
@@ -22,6 +22,7 @@ from collage.prediction._compilation import COMPILATION, Compilation
 from collage.prediction._features import CLASSES, Rates, amounts, parts_s
 from collage.prediction._predictor import Held, Predictor
 from collage.prediction._trees import Tree
+from collage.system.texts import is_whole_number
 from collage.target import Target
 
 __all__ = ["Timing", "correction", "name_of", "timings_of", "train"]
@@ -66,27 +67,33 @@ class _Compiled:
 
 def name_of(target: str, threads: int, cores: int) -> tuple[str, int]:
     """Return the name under which a target is learned, and its threads: threads are a part of the rates."""
-    parsed = Target.parse(target)
-    given = parsed.option("threads")
+    try:
+        parsed = Target.parse(target)
+    except TargetError:  # Of a newer version, or of a damaged row.
+        return target, threads or cores
+    given = parsed.option("threads") or ""
     kept = [f"{name}={value}" for name, value in parsed.options if name != "threads"]
-    return " ".join([parsed.toolchain, *kept]), int(given) if given and given.isdigit() else threads or cores
+    return " ".join([parsed.toolchain, *kept]), (int(given) if is_whole_number(given) else 0) or threads or cores
 
 
 def timings_of(database: Database) -> list[Timing]:
     """Return the timings of kernels whose work is known."""
-    works = {(name["kernel"], name["shapes"]): work for name, work in database.facts(WORK)}
+    works = {(str(name.get("kernel")), str(name.get("shapes"))): work for name, work in database.facts(WORK)}
     found, rates = [], dict[str, Rates | None]()
     for row in list(listing(database, Choice(status="ok"))):
         parts = row["parts"]
         work, machine = works.get((parts.get("kernel"), parts.get("shapes"))), str(parts.get("machine"))
+        threads = parts.get("threads")
         if work is None or not work.operators or parts.get("method") != METHOD:
             continue
+        if not isinstance(threads, int) or threads < 0:
+            continue  # A row that was not made here.
         if machine not in rates:
             rates[machine] = _rates(database, machine)
         whole = rates[machine]
         if whole is None or not row["median_us"]:
             continue
-        name, threads = name_of(str(parts["target"]), int(parts["threads"]), int(whole.threads))
+        name, threads = name_of(parts["target"], threads, int(whole.threads))
         found.append(Timing(work, name, with_threads(whole, threads), machine, row["median_us"] / 1e6))
     return found
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from collage.status import Status
-from collage.system.codec import RARE
+from collage.system.codec import RARE, Share, Within
 
 __all__ = [
     "SCHEMA",
@@ -35,6 +35,11 @@ SCHEMA = 1
 """Version of the report that is written."""
 
 RowKind = Literal["baseline", "single", "mix"]
+
+# As of the record of the search: sums, products and quotients of a few of these are finite.
+_LARGEST = 1e15
+_Us = Annotated[float, Within(0.0, _LARGEST)]
+_Factor = Annotated[float, Within(1 / _LARGEST, _LARGEST)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +102,9 @@ class Times:
         count: Number of runs; None if it is not known.
     """
 
-    median: float
-    p10: float
-    p90: float
+    median: _Us
+    p10: _Us
+    p90: _Us
     count: int | None = None
 
 
@@ -113,9 +118,9 @@ class Ratio:
         high: Upper end of the interval.
     """
 
-    value: float
-    low: float
-    high: float
+    value: _Factor
+    low: _Factor
+    high: _Factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +154,9 @@ class Row:
     kernels: int | None = None
     precision: str | None = None
     ratio: Ratio | None = None
-    time_us: float | None = None
+    time_us: _Us | None = None
     measured_us: Times | None = None
-    rounds_us: tuple[float, ...] = ()
+    rounds_us: tuple[_Us, ...] = ()
     unbound_us: Times | None = None
     estimate_us: float | None = None
     max_rel_error: float | None = None
@@ -175,7 +180,7 @@ class SpecialisedRow:
 
     lengths: Mapping[str, int]
     targets: tuple[str, ...] = ()
-    time_us: float | None = None
+    time_us: _Us | None = None
     ratio: Ratio | None = None
     reason: str | None = None
 
@@ -257,8 +262,8 @@ class KernelRow:
     device: str | None = None
     branch: int | None = None
     bodies: tuple[BodyKernelRow, ...] = field(default=(), metadata=RARE)
-    time_us: float | None = None
-    share: float | None = None
+    time_us: _Us | None = None
+    share: Share | None = None
 
 
 @dataclass(frozen=True, slots=True)

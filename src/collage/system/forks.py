@@ -59,7 +59,7 @@ def _is_any_running() -> bool:
 
 def _is_running(thread: Path) -> bool:
     try:
-        told = (thread / "stat").read_text()
+        told = (thread / "stat").read_text(errors="replace")  # A thread may have a name that is no text.
     except OSError:  # It has ended.
         return False
     return told.rpartition(")")[2].split()[0] == "R"

@@ -59,9 +59,10 @@ def end_if_forked(server: int) -> None:
 
 def _reply(descriptor: int, message: dict[str, Any]) -> None:
     try:
-        body = json.dumps(message, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:  # NaN, or an object of some library.
-        body = json.dumps(_failure(error)).encode()
+        text = json.dumps(message, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:  # NaN, an object of some library, or too deep a value.
+        text = json.dumps(_failure(error))
+    body = text.encode(errors="replace")  # Names of files may hold halves of characters, which no report can.
     view = memoryview(_HEADER.pack(len(body)) + body)
     while view:
         view = view[os.write(descriptor, view) :]

@@ -57,7 +57,11 @@ def _opened(name: str) -> Iterator[int]:
         descriptor = os.open(path, flags)
     except OSError as error:
         raise UsageError(f"cannot open {path}, by which tuners take turns: {error.strerror}; remove it") from error
+    process = os.getpid()
     try:
         yield descriptor
     finally:
+        # Closing alone would leave the lock to a fork that was made meanwhile, for as long as that lives.
+        if os.getpid() == process:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,8 @@ class Worker:
         for descriptor in (self._requests, self._replies):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        self._drain.join(timeout=1.0)
+        if self._drain.is_alive():
+            self._drain.join(timeout=1.0)
 
     close = kill
 
@@ -188,9 +190,15 @@ class Worker:
 
     def _start(self) -> None:
         self.kill()
-        child_reads, self._requests = os.pipe()
-        self._replies, child_writes = os.pipe()
-        child_lifeline, self._lifeline = os.pipe()
+        pipes = list[tuple[int, int]]()
+        try:
+            while len(pipes) < 3:
+                pipes.append(os.pipe())
+        except OSError as error:  # Too many files are open.
+            for descriptor in chain.from_iterable(pipes):
+                os.close(descriptor)
+            raise WorkerCrash(f"the worker could not start: {error.strerror}") from error
+        (child_reads, self._requests), (self._replies, child_writes), (child_lifeline, self._lifeline) = pipes
         os.set_blocking(self._requests, False)
         configuration = {
             "service": self._service,
@@ -225,19 +233,22 @@ class Worker:
         self._is_paused = False
         self.jobs_done = 0
         self._drain = threading.Thread(target=self._keep_tail, args=(self._process,), daemon=True)
-        self._drain.start()
         try:
+            self._drain.start()
             late = f"the worker did not come up in {self._start_timeout_s:g} s"
             hello = self._receive(time.monotonic() + self._start_timeout_s, late)
+        except RuntimeError as error:  # No threads left.
+            self.kill()
+            raise WorkerCrash(f"the worker could not start: {error}") from error
         except BaseException:
             # Interrupted, too: its greeting would be taken for the reply of the first job.
             self.kill()
             raise
         if "result" not in hello:
             self.kill()
-            if hello.get("kind") == "unsupported":
-                raise Unsupported(str(hello.get("reason")))
-            raise WorkerCrash(f"the worker could not start: {hello.get('reason')}")
+            if hello["kind"] == "unsupported":
+                raise Unsupported(hello["reason"])
+            raise WorkerCrash(f"the worker could not start: {hello['reason']}")
 
     def _let_go(self) -> None:
         """Close the lifeline, once."""
@@ -278,9 +289,9 @@ class Worker:
             raise WorkerCrash(f"the worker sent a frame of {size} bytes")
         try:
             reply = json.loads(self._read(size, deadline, late))
-        except ValueError:
-            raise WorkerCrash("the worker sent something that is not a reply") from None
-        if not isinstance(reply, dict):
+        except (ValueError, RecursionError):
+            reply = None
+        if not isinstance(reply, dict) or not ("result" in reply or _is_failure(reply)):
             raise WorkerCrash("the worker sent something that is not a reply")
         return reply
 
@@ -320,3 +331,8 @@ class Worker:
             names = {number.value: number.name for number in signal.Signals}  # Most real-time signals have none.
             return WorkerCrash(f"the worker was killed by {names.get(-code, f'signal {-code}')}{said}")
         return WorkerCrash(f"the worker exited with code {code}{said}")
+
+
+def _is_failure(reply: dict[str, Any]) -> bool:
+    """Return True if a reply says why a job failed. Foreign code may have written to the pipe."""
+    return isinstance(reply.get("kind"), str) and isinstance(reply.get("reason"), str)

@@ -86,6 +86,7 @@ def test_a_refusal_is_told_of_the_operator_that_is_refused(explanation: Explanat
         ("/resize", "'/Resize'"),
         ("nothing-like-it", "4 operators"),
         ("#4", "4 operators"),
+        ("#" + "9" * 5000, "4 operators"),
         ("Add", "'add'"),
         ("", "4 op"),
     ],

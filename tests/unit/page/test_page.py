@@ -341,6 +341,7 @@ def test_the_front_is_a_plot_and_a_table(front: Any) -> None:
         {"points": [1, None, {}]},
         [{"error": "x", "time_ms": 1}],
         [{"error": -1.0, "time_ms": 1.0}],
+        [{"error": 1e-3, "time_ms": 1e308}],
     ],
 )
 def test_a_front_that_makes_no_sense_is_left_out(front: Any) -> None:
@@ -356,6 +357,13 @@ def test_reduced_precision_is_told_kernel_by_kernel() -> None:
     }
     told = text_of(as_html(dataclasses.replace(page, report=dataclasses.replace(page.report, precision=section))))
     assert "2 of 3 kernels compute in bf16" in told and "k bf16 3.1e-03" in told
+
+
+@pytest.mark.parametrize("summary", [5, True, {"a": 1}, [1, None]])
+def test_a_summary_that_is_no_text_is_left_out(summary: Any) -> None:
+    page = contents()
+    report = dataclasses.replace(page.report, precision={"summary": summary})
+    assert "Reduced precision" not in as_html(dataclasses.replace(page, report=report))
 
 
 def test_the_picture_is_a_file_of_its_own() -> None:

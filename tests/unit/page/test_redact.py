@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from tests.unit.page.made_up import contents
+from tests.unit.page.made_up import MENU, contents
 
 from collage.page import PageContents, as_dot, as_html, as_svg, redacted
 
@@ -83,6 +83,41 @@ def test_messages_lose_names_in_any_form_but_keep_what_they_say() -> None:
     assert told[2] == "values of … are NaN"
     assert "quok" not in told[3]
     assert told[4] == texts[4]
+
+
+def test_short_names_are_found_beside_other_signs() -> None:
+    import dataclasses
+
+    page = contents(prefix="/q")
+    told = "collage compile m.onnx --dim wbt=4 --input-shape image:wbt,3 --time-budget 60"
+    report = dataclasses.replace(page.report, dims={"wbt": 4}, command=told)
+    shown = redacted(dataclasses.replace(page, report=report)).report.command
+    assert shown == "collage compile … --dim … --input-shape … --time-budget 60"
+
+
+def test_names_in_other_scripts_and_of_bodies_are_found_in_messages() -> None:
+    import dataclasses
+
+    from collage.report import BodyKernelRow
+
+    page = contents(prefix="/机密")
+    inner = BodyKernelRow("loop_01", MENU[0], "Add", ("wombat",))
+    first = dataclasses.replace(page.report.kernels[0], bodies=(inner,))
+    report = dataclasses.replace(page.report, kernels=(first, *page.report.kernels[1:]))
+    texts = ("node机密:0 failed", "no schedule for fused_wombat_12")
+    told = redacted(dataclasses.replace(page, report=report, notes=texts)).notes
+    assert told == ("… failed", "no schedule for …")
+
+
+def test_targets_that_are_not_known_here_can_be_redacted() -> None:
+    import dataclasses
+
+    page = contents()
+    first = dataclasses.replace(page.kernels[0], target="newer -compiler=x")
+    report = dataclasses.replace(page.report, menu=("newer -compiler=x", *page.report.menu))
+    told = redacted(dataclasses.replace(page, report=report, kernels=(first, *page.kernels[1:])))
+    assert told.kernels[0].name == "unknown_01"
+    assert "newer -compiler=x" in as_html(told)
 
 
 def test_the_page_says_that_it_is_redacted() -> None:

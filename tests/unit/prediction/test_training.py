@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from collage._errors import UsageError
 from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
-from collage.cost.workload_key import METHOD, WorkloadKey
+from collage.cost.workload_key import METHOD, WorkloadKey, digest_of
 from collage.database import Database, FactKind
+from collage.database._schema import timing
 from collage.measure.operator_work import WORK, OperatorWork, WorkByOperator
 from collage.measure.roofline import Peak, known_rates
 from collage.prediction import (
@@ -127,6 +129,29 @@ def test_too_few_models_are_refused() -> None:
         fill(database, models=3)
         with pytest.raises(UsageError, match="3 models"):
             train(database, "a test")
+
+
+@pytest.mark.parametrize(
+    ("change", "is_left_out"),
+    [
+        ({"threads": "all"}, True),
+        ({"threads": -4}, True),
+        ({"target": "llvm -threads=0"}, False),
+        ({"target": "llvm -threads=²"}, False),
+        ({"target": "::"}, False),
+    ],
+    ids=str,
+)
+def test_rows_of_another_form_cost_nothing_else(change: dict[str, Any], is_left_out: bool) -> None:
+    with Database("sqlite://") as database:
+        fill(database)
+        count = len(timings_of(database))
+        row = next(iter(database.rows(timing)))
+        parts = {**json.loads(row["parts"]), **change}
+        database.write(timing, [{**row, "parts": json.dumps(parts), "digest": digest_of(parts)}])
+        database.keep_fact(WORK, WorkByOperator({}), kernel=["k"])
+        assert len(timings_of(database)) == count + (not is_left_out)
+        assert train(database, "a test").timings >= count
 
 
 @pytest.mark.parametrize("kernels", [0, 2])

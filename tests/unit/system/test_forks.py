@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 import time
@@ -41,3 +42,19 @@ def test_a_thread_that_runs_is_waited_for_until_time_is_up(busy_thread: threadin
 def test_threads_that_end_are_waited_for_no_longer(busy_thread: threading.Event) -> None:
     threading.Timer(0.3, busy_thread.set).start()
     assert wait_for_sleep(30)
+
+
+def test_a_thread_may_have_a_name_that_is_no_text() -> None:
+    named, done = threading.Event(), threading.Event()
+
+    def sleep() -> None:
+        ctypes.CDLL(None).prctl(15, "a name of 14 b€".encode()[:15], 0, 0, 0)  # PR_SET_NAME, which cuts the € in two
+        named.set()
+        done.wait()
+
+    threading.Thread(target=sleep, daemon=True).start()
+    named.wait()
+    try:
+        assert wait_for_sleep(30)
+    finally:
+        done.set()

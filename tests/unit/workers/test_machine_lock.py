@@ -108,6 +108,16 @@ def test_a_killed_tuner_leaves_nothing_locked() -> None:
     assert (next_ if first is killed else killed).is_in(PATIENCE_S)
 
 
+def test_a_fork_of_a_tuner_that_has_left_keeps_nothing_locked() -> None:
+    with measurement_lock():
+        fork = CONTEXT.Process(target=time.sleep, args=(PATIENCE_S,))
+        fork.start()
+    next_ = Tuner("measure")
+    assert next_.is_in(PATIENCE_S / 2)
+    assert fork.is_alive()
+    next_.leave()
+
+
 def test_something_else_in_its_place_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "collage-slot-line").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match="by which tuners take turns"), measurement_lock():
