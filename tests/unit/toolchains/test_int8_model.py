@@ -274,6 +274,19 @@ def test_activations_that_promise_too_much_are_held_to_what_they_let_through(tmp
 
 
 @STYLES
+def test_an_activation_behind_an_operator_that_only_moves_elements(style: Int8Style, tmp_path: Path) -> None:
+    text = """(float[1,2,4,4] x) => (float[1,2,4,4] y) {
+        a = Conv (x, w) t = Transpose <perm = [0, 1, 3, 2]> (a) r = Relu (t) y = Conv (r, w)
+    }"""
+    x = numbers(1, 2, 4, 4, seed=1)
+    model = ready(text, {"w": numbers(2, 2, 1, 1)}, tmp_path, x=x)
+    (y,), (exact,) = run(in_int8(model, style), x=x), run(model, x=x)
+    assert np.abs(y - exact).max() < 5e-2 * np.abs(exact).max()
+    set_value_range(next(node.outputs[0] for node in model.graph if node.op_type == "Relu"), 0.0, 0.0)
+    assert operators(in_int8(model, style))["Relu"] == 1
+
+
+@STYLES
 def test_clips_that_let_no_zeros_through_are_kept(style: Int8Style, tmp_path: Path) -> None:
     text = "(float[1,2,4,4] x) => (float[1,2,4,4] y) {a = Conv (x, w) c = Clip (a, one, six) y = Conv (c, w)}"
     weights = {"w": numbers(2, 2, 1, 1), "one": np.array(1, np.float32), "six": np.array(6, np.float32)}
