@@ -389,6 +389,17 @@ def test_extreme_weights_and_biases_leave_finite_numbers(weight: float, bias: fl
         np.testing.assert_allclose(y[:, column], exact[:, column], rtol=0, atol=allowed)
 
 
+@pytest.mark.parametrize("constant", [0.0, 1e-44, -1e-44, 1e-30])
+@STYLES
+def test_tiny_constants_between_products(constant: float, style: Int8Style, tmp_path: Path) -> None:
+    text = "(float[1,2,4,4] x) => (float[1,2,4,4] y) {a = Conv (x, w) b = Add (a, c) y = Conv (b, w)}"
+    weights = {"w": numbers(2, 2, 1, 1), "c": np.full((2, 1, 1), constant, np.float32)}
+    x = numbers(1, 2, 4, 4, seed=1)
+    model = ready(text, weights, tmp_path, x=x)
+    (y,), (exact,) = run(in_int8(model, style), x=x), run(model, x=x)
+    assert np.abs(y - exact).max() < 5e-2 * np.abs(exact).max()
+
+
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 1), st.sampled_from([7, 8]))
 @settings(max_examples=40, deadline=None)
 def test_weights_are_off_by_half_a_step(rows: int, columns: int, axis: int, bits: int) -> None:
