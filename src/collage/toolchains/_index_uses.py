@@ -177,6 +177,8 @@ def _points(node: ir.Node) -> Use:
     count = None if indices is None or indices.shape is None or not len(indices.shape) else indices.shape[-1]
     if not isinstance(count, int):
         raise Unsupported(f"the number of axes that the indices of {shown(node)} point along is not fixed")
+    if not count:
+        raise Unsupported(f"the indices of {shown(node)} point along no axis")
     first = node.attributes.get_int("batch_dims", 0) or 0
     return Use(node, 1, _lengths(node, node.inputs[0], first, count), True, False)
 
