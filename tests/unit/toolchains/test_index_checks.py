@@ -150,6 +150,26 @@ def test_indices_that_may_be_beyond_their_tensor_are_checked_as_computed(text: s
     assert with_index_checks(prepare(read_model(file))).outputs
 
 
+@pytest.mark.parametrize(
+    ("data", "conditions", "axis", "taken"),
+    [
+        ("4", "4", "<axis = 0>", True),
+        ("4,2", "2", "<axis = -1>", True),
+        ("4,2", "3", "<axis = 1>", False),
+        ("n,2", "n", "<axis = 0>", True),
+        ("n,2", "m", "<axis = 0>", False),
+        ("4,2", "8", "", True),
+        ("4,2", "9", "", False),
+        ("n", "n", "", True),
+        ("n,2", "n", "", False),
+    ],
+)
+def test_more_conditions_than_elements_are_refused(data: str, conditions: str, axis: str, taken: bool) -> None:
+    text = f"g (float[{data}] x, bool[{conditions}] c) => (float[a] y) {{y = Compress {axis} (x, c)}}"
+    model = prepare(read_model(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')))
+    assert (refusal(model.graph[-1]) is None) == taken
+
+
 def test_points_along_no_axis_are_refused() -> None:
     file = _model([helper.make_node("GatherND", ["x", "i"], ["y"])], [_given("x", 2, 3), _given("i", 2, 0)])
     with pytest.raises(Unsupported, match="no axis"):
