@@ -46,6 +46,13 @@ def test_a_reduction_that_is_told_no_axes_is_taken() -> None:
     assert TvmToolchain().supports(node, TARGET).ok
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_none_of_the_largest_elements_are_refused(count: int) -> None:
+    text = f"(float[3,4] x) => (float[3,{count}] v, int64[3,{count}] i) {{v, i = TopK (x, k)}}"
+    (node,) = parsed_kernel("k", text, {"k": np.array([count])}).graph
+    assert TvmToolchain().supports(node, TARGET).ok == bool(count)
+
+
 def test_concat_with_nothing_is_refused_and_with_something_is_not() -> None:
     for size, ok in ((0, False), (1, True)):
         model = parsed_kernel(

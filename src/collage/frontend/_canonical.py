@@ -10,6 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
@@ -59,6 +60,7 @@ def inline_functions(model: ir.Model) -> None:
     """
     _expand_copies(model)
     _separate_outputs(model)
+    _share_versions(model)
     versions = model.opset_imports
     differ = any(
         versions.get(domain, version) != version
@@ -139,6 +141,28 @@ def _is_identity(function: ir.Function) -> bool:
         and nodes[0].inputs[0] is function.inputs[0]
         and nodes[0].outputs[0] is function.outputs[0]
     )
+
+
+def _share_versions(model: ir.Model) -> None:
+    """Have functions import the model's version of an operator set where it has their operators unchanged.
+
+    ONNX permits functions of other versions for these alone, and its converter takes no calls in bodies or other functions.
+    """
+    for function in model.functions.values():
+        for domain, version in tuple(function.opset_imports.items()):
+            own = model.opset_imports.get(domain, version)
+            used = {node.op_type for node in function.graph.all_nodes() if node.domain == domain}
+            used -= {name for where, name, _ in model.functions if where == domain}
+            if own != version and all(_defined(name, domain, own) == _defined(name, domain, version) for name in used):
+                function.opset_imports[domain] = own
+
+
+def _defined(op_type: str, domain: str, version: int) -> int:
+    """Return the version that defined an operator as it is; the version itself if ONNX does not know the operator."""
+    try:
+        return int(onnx.defs.get_schema(op_type, version, domain).since_version)
+    except onnx.defs.SchemaError:
+        return version
 
 
 def _inline_with_conversion(model: ir.Model) -> None:

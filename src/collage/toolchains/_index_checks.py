@@ -113,7 +113,8 @@ def _source(graph: ir.Graph, use: Use) -> _Source | None:
         if node.op_type in ("Add", "Sub") and (shift := _shift(node)) is not None:
             source, more = shift
             offset += more
-        elif node.op_type == "Cast" and _is_signed(source) and _is_signed(value):
+        elif node.op_type == "Cast" and _is_signed(source) and _is_signed(value) and _bits(value) >= _LEAST_BITS:
+            # Fewer bits could turn an index within a tensor into one that is beyond it, once an offset is added.
             may_wrap = may_wrap or _bits(source) > _bits(value)
         elif node.op_type not in moves and node.op_type != "Identity":
             return None

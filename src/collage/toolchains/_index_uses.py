@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -115,11 +116,29 @@ def refusal(node: ir.Node, checks_sizes_of: Collection[str] = ()) -> str | None:
         value = node.inputs[place] if len(node.inputs) > place else None
         if value is not None and not follows_from_lengths(value):
             return f"the toolchain does not check the sizes, axes or steps that {shown(node)} takes ({value.name!r})"
+    if node.op_type == "Compress" and not _has_few_conditions(node):
+        return f"the toolchain does not check that {shown(node)} has no more conditions than elements to choose from"
     if node.op_type == "Tile" and bounds_of(node, 1).low < 0:
         return f"the toolchain does not check that {shown(node)} repeats no negative number of times"
     if node.op_type == "Range" and bounds_of(node, 2).low <= 0 <= bounds_of(node, 2).high:
         return f"the toolchain does not check the step of {shown(node)}"
     return None
+
+
+def _has_few_conditions(node: ir.Node) -> bool:
+    """Return True if a Compress has as many conditions as elements on its axis, or in all of its tensor, or fewer."""
+    lengths, conditions = (() if x is None or x.shape is None else tuple(x.shape) for x in node.inputs[:2])
+    axis = node.attributes.get_int("axis")
+    if axis is None and all(isinstance(n, int) for n in lengths):
+        lengths, axis = (math.prod(int(n) for n in lengths if isinstance(n, int)),), 0
+    if len(conditions) != 1 or not lengths or not -len(lengths) <= (axis or 0) < len(lengths):
+        return False
+    return (axis is not None or len(lengths) == 1) and _is_at_most(conditions[0], lengths[axis or 0])
+
+
+def _is_at_most(m: int | ir.SymbolicDim, n: int | ir.SymbolicDim) -> bool:
+    """Return True if a length is proven not to be greater than another."""
+    return m <= n if isinstance(m, int) and isinstance(n, int) else m == n and getattr(m, "value", m) is not None
 
 
 def bounds_of(node: ir.Node, place: int) -> Bounds:
@@ -177,6 +196,8 @@ def _points(node: ir.Node) -> Use:
     count = None if indices is None or indices.shape is None or not len(indices.shape) else indices.shape[-1]
     if not isinstance(count, int):
         raise Unsupported(f"the number of axes that the indices of {shown(node)} point along is not fixed")
+    if not count:
+        raise Unsupported(f"the indices of {shown(node)} point along no axis")
     first = node.attributes.get_int("batch_dims", 0) or 0
     return Use(node, 1, _lengths(node, node.inputs[0], first, count), True, False)
 
@@ -194,10 +215,7 @@ def _refuse_longer(node: ir.Node, axis: int) -> None:
     if data is None or data.shape is None or shape is None or len(shape) != len(data.shape):
         raise Unsupported(f"the indices of {shown(node)} have no fixed rank")
     for i, (n, m) in enumerate(zip(data.shape, shape, strict=True)):
-        is_within = (
-            m <= n if isinstance(m, int) and isinstance(n, int) else m == n and getattr(m, "value", m) is not None
-        )
-        if i != axis and not is_within:
+        if i != axis and not _is_at_most(m, n):
             raise Unsupported(f"the indices of {shown(node)} may be longer than the data")
 
 

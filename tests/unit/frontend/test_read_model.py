@@ -125,6 +125,26 @@ def test_functions_of_another_operator_set_are_converted():
     assert_same([(inputs["x"] + np.arange(300, dtype=np.float32)).max(1)], run(model, inputs))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "y = own.Outer (x)",
+        "y = If (c) <then_branch = t () => (float[2,3] a) {a = own.Inner (x)}, else_branch = e () => (float b) {b = Abs (x)}>",
+        "y = own.Learned (x)",
+    ],
+)
+def test_functions_of_another_version_with_the_same_operators_are_expanded_anywhere(call):
+    proto = parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["" : 18, "own" : 1, "ai.onnx.ml" : 3]>
+        g (float[2,3] x, bool c) => (float[2,3] y) {{ {call} }}
+        <domain: "own", opset_import: ["" : 18, "own" : 2]> Outer (p) => (q) {{ r = own.Inner (p) q = Neg (r) }}
+        <domain: "own", opset_import: ["" : 17]> Inner (s) => (t) {{ t = LeakyRelu <alpha = 0.5> (s) }}
+        <domain: "own", opset_import: ["ai.onnx.ml" : 1]> Learned (s) => (t) {{ t = ai.onnx.ml.Normalizer <norm = "MAX"> (s) }}
+    """)
+    inputs = {"x": np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32), "c": np.array(True)}
+    assert_same(run(proto, inputs), run(read_model(proto), inputs))
+
+
 def test_trailing_empty_inputs_and_unused_parts_are_dropped():
     proto = tiny("dead = Neg (x) y = LayerNormalization (x, one, )")
     proto.graph.initializer.append(numpy_helper.from_array(np.ones(4, np.float32), "one"))

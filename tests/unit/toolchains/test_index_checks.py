@@ -124,6 +124,58 @@ def test_entries_of_points_are_told_apart_where_they_are_used() -> None:
             executable.run({"x": x, "i": points})
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        # A class, of which there are more than boxes.
+        """(float[1,1,4] z, float[1,9,1] s, float[4] x) => (float[m] y) {
+            n = NonMaxSuppression (z, s, one) i = Slice (n, one, two, one) y = Gather (x, i)
+        }""",
+        # The number of equal elements.
+        "(float[4] x) => (float[m] y) {u, p, q, i = Unique (x) y = Gather (x, i)}",
+        # More positions than can be counted on here.
+        "(float[n] z, float[20000000] x) => (float[1] y) {i = ArgMax (z) y = Gather (x, i)}",
+        # A sum over axes of both operands.
+        '(float[5] x, int64[3] z) => (float y) {s = Sign (z) i = Einsum <equation = "i,j->"> (s, s) y = Gather (x, i)}',
+        # A product that is longer than any length.
+        "(float[5] x, bool c) => (float y) {w = Where (c, a, b) i = Mul (w, w) y = Gather (x, i)}",
+        # 140 becomes -116 in 8 bits, and -216 once 100 is taken off.
+        "(float[50] x, int64[2] j) => (float[2] y) {k = Cast <to=3> (j) l = Cast <to=7> (k) i = Sub (l, h) y = Gather (x, i)}",
+    ],
+)
+def test_indices_that_may_be_beyond_their_tensor_are_checked_as_computed(text: str) -> None:
+    file = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
+    known = {"a": 65536, "b": 65535, "h": 100, "one": [1], "two": [2]}
+    file.graph.initializer.extend(numpy_helper.from_array(np.array(each), name) for name, each in known.items())
+    assert with_index_checks(prepare(read_model(file))).outputs
+
+
+@pytest.mark.parametrize(
+    ("data", "conditions", "axis", "taken"),
+    [
+        ("4", "4", "<axis = 0>", True),
+        ("4,2", "2", "<axis = -1>", True),
+        ("4,2", "3", "<axis = 1>", False),
+        ("n,2", "n", "<axis = 0>", True),
+        ("n,2", "m", "<axis = 0>", False),
+        ("4,2", "8", "", True),
+        ("4,2", "9", "", False),
+        ("n", "n", "", True),
+        ("n,2", "n", "", False),
+    ],
+)
+def test_more_conditions_than_elements_are_refused(data: str, conditions: str, axis: str, taken: bool) -> None:
+    text = f"g (float[{data}] x, bool[{conditions}] c) => (float[a] y) {{y = Compress {axis} (x, c)}}"
+    model = prepare(read_model(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')))
+    assert (refusal(model.graph[-1]) is None) == taken
+
+
+def test_points_along_no_axis_are_refused() -> None:
+    file = _model([helper.make_node("GatherND", ["x", "i"], ["y"])], [_given("x", 2, 3), _given("i", 2, 0)])
+    with pytest.raises(Unsupported, match="no axis"):
+        with_index_checks(prepare(read_model(file)))
+
+
 def _given(name: str, *shape: int) -> onnx.ValueInfoProto:
     kind = TensorProto.INT64 if name == "i" else TensorProto.FLOAT
     return helper.make_tensor_value_info(name, kind, shape)

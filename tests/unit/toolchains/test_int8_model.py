@@ -274,6 +274,19 @@ def test_activations_that_promise_too_much_are_held_to_what_they_let_through(tmp
 
 
 @STYLES
+def test_an_activation_behind_an_operator_that_only_moves_elements(style: Int8Style, tmp_path: Path) -> None:
+    text = """(float[1,2,4,4] x) => (float[1,2,4,4] y) {
+        a = Conv (x, w) t = Transpose <perm = [0, 1, 3, 2]> (a) r = Relu (t) y = Conv (r, w)
+    }"""
+    x = numbers(1, 2, 4, 4, seed=1)
+    model = ready(text, {"w": numbers(2, 2, 1, 1)}, tmp_path, x=x)
+    (y,), (exact,) = run(in_int8(model, style), x=x), run(model, x=x)
+    assert np.abs(y - exact).max() < 5e-2 * np.abs(exact).max()
+    set_value_range(next(node.outputs[0] for node in model.graph if node.op_type == "Relu"), 0.0, 0.0)
+    assert operators(in_int8(model, style))["Relu"] == 1
+
+
+@STYLES
 def test_clips_that_let_no_zeros_through_are_kept(style: Int8Style, tmp_path: Path) -> None:
     text = "(float[1,2,4,4] x) => (float[1,2,4,4] y) {a = Conv (x, w) c = Clip (a, one, six) y = Conv (c, w)}"
     weights = {"w": numbers(2, 2, 1, 1), "one": np.array(1, np.float32), "six": np.array(6, np.float32)}
@@ -374,6 +387,17 @@ def test_extreme_weights_and_biases_leave_finite_numbers(weight: float, bias: fl
     for column in range(2):
         allowed = 3e-2 * np.abs(exact[:, column]).max() + 1e-18
         np.testing.assert_allclose(y[:, column], exact[:, column], rtol=0, atol=allowed)
+
+
+@pytest.mark.parametrize("constant", [0.0, 1e-44, -1e-44, 1e-30])
+@STYLES
+def test_tiny_constants_between_products(constant: float, style: Int8Style, tmp_path: Path) -> None:
+    text = "(float[1,2,4,4] x) => (float[1,2,4,4] y) {a = Conv (x, w) b = Add (a, c) y = Conv (b, w)}"
+    weights = {"w": numbers(2, 2, 1, 1), "c": np.full((2, 1, 1), constant, np.float32)}
+    x = numbers(1, 2, 4, 4, seed=1)
+    model = ready(text, weights, tmp_path, x=x)
+    (y,), (exact,) = run(in_int8(model, style), x=x), run(model, x=x)
+    assert np.abs(y - exact).max() < 5e-2 * np.abs(exact).max()
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 1), st.sampled_from([7, 8]))

@@ -201,7 +201,9 @@ class _Writer:
             if value is not None and value.const_value is not None:
                 array = _array(value)
                 low, high = min(float(array.min()), 0.0), max(float(array.max()), 0.0)
-                scale, zero = scale_and_zero_point((low, high) if high > low else (0.0, 1.0))
+                scale, zero = scale_and_zero_point(
+                    (low, high) if high - low > _LEVELS * _SMALLEST_SCALE else (0.0, 1.0)
+                )
                 steps = np.rint(array / scale.astype(np.float64)) + float(zero)
                 self._read_integers(node, index, np.clip(steps, 0, _LEVELS).astype(np.uint8), scale, None, zero)
 

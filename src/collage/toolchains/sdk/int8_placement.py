@@ -165,7 +165,8 @@ class _Placer:
         read = _varying(node) if node.op_type in self._style.between else [_first(node)]
         written = [settled(value) for value in node.outputs] if self._style.writes_rounded(node) else []
         for value in (*read, *written):
-            covered = self._covered(_first(node) if is_carrier else value)
+            # An activation behind a carrier has a range of its own.
+            covered = self._covered(_first(node) if is_carrier and value in node.outputs else value)
             assert covered is not None, "such nodes were dropped"
             yield value, covered
 
@@ -205,7 +206,9 @@ class _Placer:
             return False
         values = _varying(node)
         if node.op_type in self._style.carriers:
-            return bool(values) and _moves_elements(node) and self._has_range(values[0], needed=False)
+            activated = [settled(value) for value in node.outputs if settled(value) is not value]
+            ranged = (*values[:1], *activated)
+            return bool(values) and _moves_elements(node) and all(self._has_range(v, needed=False) for v in ranged)
         if node.op_type not in self._style.between or not values:
             return False
         constants = [value for value in node.inputs if value is not None and value not in values]

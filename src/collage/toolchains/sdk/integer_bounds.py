@@ -102,7 +102,9 @@ class IntegerBounds:
         if op in ("Shape", "Size"):
             return _of_lengths(node)
         if op in _INDICES or (op in ("MaxPool", "TopK", "Unique") and value is not node.outputs[0]):
-            return Bounds(0, max(0, _places(node) - 1), True)
+            # The last output of Unique holds numbers of equal elements, which may be all.
+            is_count = op == "Unique" and value.index() == 3
+            return Bounds(0, max(0, _places(node) - (not is_count)), True)
         if op in ("Cast", "CastLike") and not self._trusts_floats and not _is_integer(node.inputs[0]):
             return self._any(value)
         if op in _SMALL_RESULTS:
@@ -112,7 +114,9 @@ class IntegerBounds:
         given = [None if each is None else self.of(each, depth + 1) for each in node.inputs]
         made = _made(node, given)
         told = [each for each in given if each is not None]
-        if op in _ADDED | _SUMS and told and all(each.is_length for each in told):
+        of_lengths = op in _ADDED | _SUMS and told and all(each.is_length for each in told)
+        # A product of constants may be longer than any length.
+        if of_lengths and made.low <= _LENGTH and made.high >= -_LENGTH:
             return Bounds(max(made.low, -_LENGTH), min(made.high, _LENGTH), True)
         return self._wrapped(value, made)
 
@@ -233,13 +237,17 @@ def _places(node: ir.Node) -> int:
     x, attributes = node.inputs[0], node.attributes
     shape = None if x is None or x.shape is None else tuple(x.shape)
     if shape is None or not all(isinstance(size, int) for size in shape):
-        return _MOST_ELEMENTS
+        return _LENGTH
     sizes = [int(size) for size in shape if isinstance(size, int)]
     if node.op_type in ("ArgMax", "ArgMin", "TopK"):
         axis = attributes.get_int("axis", -1 if node.op_type == "TopK" else 0) or 0
         return sizes[axis] if -len(sizes) <= axis < len(sizes) else _count(x)
     if node.op_type == "NonZero":
         return max(sizes, default=1)
+    if (
+        node.op_type == "NonMaxSuppression"
+    ):  # It returns numbers of batches, of boxes, and of classes, which scores have.
+        return max(_count(x), _count(node.inputs[1]))
     return _count(x)
 
 
@@ -363,8 +371,10 @@ def _reduced(node: ir.Node, first: Bounds, second: Bounds) -> Bounds:
         return Bounds(0, first.magnitude * count.high)
     if node.op_type in _SUMS:
         return _product(first, count)
-    if node.op_type in PRODUCTS and len(node.inputs) == 2:
-        return _product(_product(first, second), count)
+    if node.op_type in PRODUCTS and len(node.inputs) == 2 and node.attributes.get_float("alpha", 1.0) == 1.0:
+        summed = _product(_product(first, second), count)
+        # It may sum over axes of both.
+        return _product(summed, Bounds(1, _count(node.inputs[1]))) if node.op_type == "Einsum" else summed
     if node.op_type == "ReduceProd" and first.magnitude <= 1:
         return Bounds(-1, 1)
     return _UNBOUNDED

@@ -58,6 +58,7 @@ _WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
         lambda node: not _covers_other_axes(node),
         "writes to wrong positions if indices are shorter than the data",
     ),
+    "TopK": (lambda node: _counts_nothing(node), "returns all elements if it is asked for none"),
 }
 """Operators that TVM 0.27 imports and computes wrongly: the condition, and the fault. Found by ONNX's own tests."""
 
@@ -130,6 +131,12 @@ def _is_input(node: ir.Node, place: int) -> bool:
     """True if the node's input at ``place`` is an input of the graph."""
     value = node.inputs[place] if len(node.inputs) > place else None
     return value is not None and value.const_value is None and value.is_graph_input()
+
+
+def _counts_nothing(node: ir.Node) -> bool:
+    """True if the number of elements that a TopK returns is constant and 0."""
+    count = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    return count is not None and count.size == 1 and int(count.numpy().item()) == 0
 
 
 def _covers_other_axes(node: ir.Node) -> bool:
