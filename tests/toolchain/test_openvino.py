@@ -97,6 +97,27 @@ def test_growing_and_shrinking_shapes_leave_old_outputs_readable(tmp_path: Path)
     assert all((y == -1).all() for y in kept)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float", "int32"])
+def test_lengths_that_do_not_fit_are_an_error_each_time(threads: int, dtype: str, tmp_path: Path) -> None:
+    """With one thread, OpenVINO's own call returns what an earlier run did."""
+    model = kernel("k", f"({dtype}[n] x, {dtype}[m] z) => ({dtype}[k] y) {{y = Add (x, z)}}")
+    target = Target.parse(f"llvm -compiler=openvino -threads={threads}")
+    toolchain = OpenVinoToolchain()
+    compiled = toolchain.compile(model, target, tmp_path)
+    loaded = toolchain.load(compiled, target, tmp_path, LoadOptions())
+
+    def ones(count: int) -> np.ndarray:
+        return np.ones(count, "float32" if dtype == "float" else dtype)
+
+    for _ in range(2):
+        for count in (4, 1):
+            (y,) = loaded([ones(4), ones(count)])
+            np.testing.assert_array_equal(y, 2 * ones(4))
+        with pytest.raises(RuntimeError):
+            loaded([ones(4), ones(9)])
+
+
 def test_an_output_that_is_an_input_is_a_copy(tmp_path: Path) -> None:
     model = kernel("k", "(float[4] x) => (float[4] y, float[4] x) {y = Neg (x)}")
     toolchain, x = OpenVinoToolchain(), np.ones(4, np.float32)

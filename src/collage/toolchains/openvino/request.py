@@ -25,6 +25,8 @@ AS_INT32 = tuple(name.lower() for name in WIDE)
 
 _WATCHED = range(2, 5)
 """Runs of a model that are watched for helper threads. In the first one, other threads may just be starting."""
+_MOST_LENGTHS = 1024
+"""Sets of lengths that a request knows to be right."""
 
 
 class PluginThreads:
@@ -89,6 +91,11 @@ class _Request:
             self._checked += [
                 i for i, port in narrow if port is not None and types[port] == "int32" and i not in indices
             ]
+        # OpenVINO's call that waits loses the errors of a model with a single thread, and returns what an earlier run did.
+        # Errors at run time follow from lengths, or from values on which lengths depend.
+        self._loses_errors = model.get_property("INFERENCE_NUM_THREADS") == 1
+        self._by_values = bool(compiled.metadata.get("by_values")) or not all("float" in name for name in types)
+        self._right: set[tuple[tuple[int, ...], ...]] = set()
         self._is_static = [port is not None and model.inputs[port].partial_shape.is_static for port in self._ports]
 
     def infer(self, share_outputs: bool) -> Any:
@@ -100,6 +107,21 @@ class _Request:
                     return self._infer(share_outputs, False)
             threads.helpers.move_off()
         return self._infer(share_outputs, False)
+
+    def infer_any_lengths(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Run on the inputs that were set, which may be of lengths that the model does not take; outputs are copied.
+
+        Raises:
+            RuntimeError: The model does not take these lengths.
+        """
+        lengths = tuple(x.shape for x in inputs)
+        if not self._loses_errors or (lengths in self._right and not self._by_values):
+            return list(self.infer(share_outputs=False).values())
+        self.request.start_async()
+        self.request.wait()
+        if len(self._right) < _MOST_LENGTHS:
+            self._right.add(lengths)
+        return [np.array(tensor.data) for tensor in self.request.output_tensors]
 
     def read(self, inputs: Sequence[Tensor]) -> None:
         """Set the inputs."""
@@ -134,7 +156,7 @@ class _RequestKernel:
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         self._request.read(inputs)
-        return list(self._request.infer(share_outputs=False).values())
+        return self._request.infer_any_lengths(inputs)
 
 
 class _InPlaceRequestKernel(InPlaceKernelBase):

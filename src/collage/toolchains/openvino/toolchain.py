@@ -54,6 +54,8 @@ _OPTIONS: OptionValues = {
 }
 _NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16")}
 """Instruction sets, by /proc/cpuinfo's names, without which a precision is emulated, and slower than f32."""
+_BY_VALUES = frozenset(("Compress", "NonMaxSuppression", "NonZero", "Unique"))
+"""Operators on whose values the lengths of results depend."""
 _OF_NO_PARTS = ("Concat", "ConstantOfShape")
 _TOLD_NOTHING = ("Expand", "Reduce", "Reshape", "Resize")
 """Beginnings of operators that do the right thing where an input after the first has no elements."""
@@ -117,6 +119,8 @@ class OpenVinoToolchain(ToolchainBase):
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Write the kernel, convert it once, and ask the plugin whether it takes every operator."""
         # Late: they import onnx_ir, which loading does not need.
+        from onnx_ir.traversal import RecursiveGraphIterator
+
         from collage.toolchains.openvino.known_wrong import known_wrong
         from collage.toolchains.openvino.reduced import save_as
 
@@ -133,8 +137,9 @@ class OpenVinoToolchain(ToolchainBase):
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
         indices = [i for i, v in enumerate(kernel.graph.inputs) if is_place(v)]
+        by_values = any(node.op_type in _BY_VALUES for node in RecursiveGraphIterator(kernel.graph))
         metadata = {"model": files[0], "indices": indices, "limit": limit} | (
-            {IN_FLOATS: in_floats} if in_floats else {}
+            ({IN_FLOATS: in_floats} if in_floats else {}) | ({"by_values": True} if by_values else {})
         )
         return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata=metadata)
 
