@@ -254,3 +254,11 @@ def test_bytes_without_a_range_are_quantised_with_a_scale_of_one() -> None:
 def test_what_is_not_above_a_threshold_is_zero_also_if_it_is_not_a_number() -> None:
     (y,) = run("(float[3] x) => (float[3] y) {y = ThresholdedRelu (x)}", [np.array([np.nan, 1, 2], np.float32)])
     assert y.tolist() == [0, 0, 2]
+
+
+@pytest.mark.parametrize("name", ["Gelu", "HardSwish"])
+def test_gates_let_the_largest_numbers_and_infinity_through(name: str) -> None:
+    x = np.array([np.inf, 3e38, 1e38, 1e5, 2, -1e38, np.nan], np.float32)
+    (y,) = run(f"(float[7] x) => (float[7] y) {{y = {name} (x)}}", [x])
+    np.testing.assert_array_equal(y[:4], x[:4])
+    assert 1 < y[4] < 2 and y[5] == 0 and np.isnan(y[6])
