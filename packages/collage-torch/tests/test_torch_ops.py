@@ -284,3 +284,10 @@ def test_slices_may_have_the_largest_step() -> None:
     weights = {name: np.array([value]) for name, value in (("s", 1), ("e", 2**63 - 1), ("a", 0), ("t", 2**63 - 1))}
     (y,) = run("(float[4] x) => (float[1] y) {y = Slice (x, s, e, a, t)}", [np.arange(4, dtype=np.float32)], weights)
     assert y.tolist() == [1]
+
+
+@pytest.mark.parametrize(("limit", "delta", "count"), [(0.3, 0.1, 4), (1, 0.1, 10), (1, -0.1, 0)])
+def test_ranges_of_floats_are_counted_in_doubles(limit: float, delta: float, count: int) -> None:
+    weights = {name: np.array(value, np.float32) for name, value in (("s", 0), ("l", limit), ("d", delta))}
+    (y,) = run("(float x) => (float[N] y) {r = Range (s, l, d) y = Add (r, x)}", [np.array(0, np.float32)], weights)
+    np.testing.assert_allclose(y, delta * np.arange(count), rtol=1e-6)

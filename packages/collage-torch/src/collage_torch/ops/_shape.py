@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -226,7 +227,7 @@ def constant_of_shape(call: Call, shape: Array) -> Tensor:
 def range_(call: Call, start: Array, limit: Array, delta: Array) -> Tensor:
     kind = from_array(np.array(start)).dtype
     if kind.is_floating_point:
-        count = max(int(np.ceil((limit - start) / delta)), 0)
+        count = max(math.ceil((limit - start).item() / delta.item()), 0)  # in doubles, as ONNX Runtime counts
     else:
         count = len(range(start.item(), limit.item(), delta.item()))  # the difference may be beyond the type
     return start.item() + torch.arange(count, dtype=kind) * delta.item()
