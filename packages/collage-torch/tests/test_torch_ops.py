@@ -291,3 +291,10 @@ def test_ranges_of_floats_are_counted_in_doubles(limit: float, delta: float, cou
     weights = {name: np.array(value, np.float32) for name, value in (("s", 0), ("l", limit), ("d", delta))}
     (y,) = run("(float x) => (float[N] y) {r = Range (s, l, d) y = Add (r, x)}", [np.array(0, np.float32)], weights)
     np.testing.assert_allclose(y, delta * np.arange(count), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_bytes_are_not_interpolated(mode: str) -> None:
+    text = f'(uint8[1,1,4,4] x) => (uint8[1,1,7,7] y) {{y = Resize <mode = "{mode}"> (x, , , s)}}'
+    with pytest.raises(Unsupported, match="integers"):
+        run(text, [np.zeros((1, 1, 4, 4), np.uint8)], {"s": np.array([1, 1, 7, 7])})
