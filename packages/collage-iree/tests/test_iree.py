@@ -78,12 +78,16 @@ class TestIreeInOneThread(ToolchainTestCase):
         ("(float[1,5] x, float[5] zero) => (float[1,5] y) {" + SCAN % "x", "one step"),
         ("(int32[4] x, int32[4] z) => (int32[4] y) {y = Div (x, z)}", "divided by -1"),
         ("(int64[4] x) => (int64[4] y) {y = Mod (x, minus_one)}", "divided by -1"),
+        ("(uint8[4] x) => (uint8[4] y) {y = Div (x, three)}", "unsigned"),
+        ("(uint8[4] x) => (uint8[4] y) {y = Mod (x, three)}", "unsigned"),
+        ("(uint8[4] x) => (uint8[4] y) {y = Clip (x, three)}", "unsigned"),
         ("(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}", "Frobnicate|type"),
     ],
 )
 def test_a_refusal_says_why_in_one_line(text: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=rf"^iree.*({reason})") as refusal:
         given = {"k": [2], "start": [4], "end": [-(2**40)], "axis": [0], "step": [-1], "at": [[0]], "ends": [1, 1]}
+        given |= {"three": np.array(3, np.uint8)}
         given |= {"minus_one": [-1], "one": np.float32([9]), "ones": np.float32([[9]])}
         weights = {name: np.array(x) for name, x in given.items() if f" {name}," in text or f" {name})" in text}
         IreeToolchain().compile(kernel("k", text, weights), TARGET, tmp_path)

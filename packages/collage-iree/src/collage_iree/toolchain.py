@@ -292,6 +292,8 @@ def _refusal(node: ir.Node) -> str | None:
         return "iree counts elements beyond the padding of AveragePool with ceil_mode and count_include_pad"
     if node.op_type in ("Div", "Mod") and _divides_by_anything(node):
         return f"iree's {node.op_type} of integers ends the process where the least is divided by -1, or anything by 0"
+    if node.op_type in ("Clip", "Div", "Mod") and _is_unsigned(node):
+        return f"iree takes unsigned integers for signed ones in {node.op_type}"
     if node.op_type == "Scan" and _is_of_one_step(node):
         return "iree returns zeros for a Scan of one step over a part of a tensor"
     return None
@@ -306,6 +308,11 @@ def _divides_by_anything(node: ir.Node) -> bool:
     if not dtype.is_integer():
         return False
     return divisor.const_value is None or bool(np.isin(divisor.const_value.numpy(), (0, -1)).any())
+
+
+def _is_unsigned(node: ir.Node) -> bool:
+    dtype = elem_type(node.inputs[0]) if node.inputs and node.inputs[0] is not None else None
+    return dtype is not None and dtype.is_integer() and not dtype.is_signed()
 
 
 def _is_of_one_step(node: ir.Node) -> bool:
