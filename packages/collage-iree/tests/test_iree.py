@@ -84,6 +84,10 @@ class TestIreeInOneThread(ToolchainTestCase):
         ("(float[4] x, float[4] z) => (float[4] y) {y = Pow (x, z)}", "negative numbers"),
         ("(float[2] x) => (float[2] y) {y = Pow (x, powers)}", "negative numbers"),
         ("(int64[4] x, int64[4] z) => (int64[4] y) {y = Pow (x, z)}", "negative numbers"),
+        ("(float[4] x, float[4] z) => (float[4] y) {y = Mod <fmod = 1> (x, z)}", "rounded"),
+        ("(float[4] x) => (float[4] y) {y = Asinh (x)}", "large numbers"),
+        ("(float[4] x) => (float[4] y) {y = Cos (x)}", "large numbers"),
+        ("(float[4] x) => (float[4] y) {y = LpNormalization (x)}", "zeros"),
         ("(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}", "Frobnicate|type"),
     ],
 )

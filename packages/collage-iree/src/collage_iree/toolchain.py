@@ -294,8 +294,14 @@ def _refusal(node: ir.Node) -> str | None:
         return f"iree's {node.op_type} of integers ends the process where the least is divided by -1, or anything by 0"
     if node.op_type in ("Clip", "Div", "Mod") and _is_unsigned(node):
         return f"iree takes unsigned integers for signed ones in {node.op_type}"
+    if node.op_type == "Mod" and not _is_integer(node):
+        return "iree's Mod of floats takes its quotient from a rounded division"
     if node.op_type == "Pow" and not _has_plain_power(node):
         return "iree's Pow makes NaN of negative numbers to a power that is not one constant, and wrong infinities of 0"
+    if node.op_type in ("Acosh", "Asinh", "Cos", "Sin", "Tan"):
+        return f"iree's {node.op_type} is wrong for large numbers"
+    if node.op_type == "LpNormalization":
+        return "iree makes NaN of zeros in LpNormalization"
     if node.op_type == "Scan" and _is_of_one_step(node):
         return "iree returns zeros for a Scan of one step over a part of a tensor"
     return None
