@@ -78,12 +78,23 @@ class TestIreeInOneThread(ToolchainTestCase):
         ("(float[1,5] x, float[5] zero) => (float[1,5] y) {" + SCAN % "x", "one step"),
         ("(int32[4] x, int32[4] z) => (int32[4] y) {y = Div (x, z)}", "divided by -1"),
         ("(int64[4] x) => (int64[4] y) {y = Mod (x, minus_one)}", "divided by -1"),
+        ("(uint8[4] x) => (uint8[4] y) {y = Div (x, three)}", "unsigned"),
+        ("(uint8[4] x) => (uint8[4] y) {y = Mod (x, three)}", "unsigned"),
+        ("(uint8[4] x) => (uint8[4] y) {y = Clip (x, three)}", "unsigned"),
+        ("(float[4] x, float[4] z) => (float[4] y) {y = Pow (x, z)}", "negative numbers"),
+        ("(float[2] x) => (float[2] y) {y = Pow (x, powers)}", "negative numbers"),
+        ("(int64[4] x, int64[4] z) => (int64[4] y) {y = Pow (x, z)}", "negative numbers"),
+        ("(float[4] x, float[4] z) => (float[4] y) {y = Mod <fmod = 1> (x, z)}", "rounded"),
+        ("(float[4] x) => (float[4] y) {y = Asinh (x)}", "large numbers"),
+        ("(float[4] x) => (float[4] y) {y = Cos (x)}", "large numbers"),
+        ("(float[4] x) => (float[4] y) {y = LpNormalization (x)}", "zeros"),
         ("(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}", "Frobnicate|type"),
     ],
 )
 def test_a_refusal_says_why_in_one_line(text: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=rf"^iree.*({reason})") as refusal:
         given = {"k": [2], "start": [4], "end": [-(2**40)], "axis": [0], "step": [-1], "at": [[0]], "ends": [1, 1]}
+        given |= {"three": np.array(3, np.uint8), "powers": np.float32([2, 3])}
         given |= {"minus_one": [-1], "one": np.float32([9]), "ones": np.float32([[9]])}
         weights = {name: np.array(x) for name, x in given.items() if f" {name}," in text or f" {name})" in text}
         IreeToolchain().compile(kernel("k", text, weights), TARGET, tmp_path)
@@ -132,6 +143,7 @@ def test_doubles_stay_doubles(tmp_path: Path) -> None:
             {"two": [2]},
         ),
         ("(float[4] x) => (float[4] y) {y = Div (x, x)}", {}),
+        ("(float[4] x) => (float[4] y) {y = Pow (x, two)}", {"two": np.float32([2])}),
         ("(float[4] x) => (float[4] y) {y = ScatterND (x, at, x)}", {"at": [[2], [0], [3], [1]]}),
         (
             "(float[3,5] x) => (float[2,5] y) {part = Slice (x, start, end) minus = Neg (part)" + SCAN % "minus",

@@ -365,3 +365,11 @@ def _forms(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[onnx.ModelProt
         del form.graph.input[:]
         form.graph.input.extend(kept)
     return [plain, constant] if len(names) > 1 else [plain]
+
+
+def test_softplus_of_large_numbers_is_finite(tmp_path: Path) -> None:
+    x = np.array([np.inf, 1e38, 1000, 89, 88, 1, 0, -1, -20, -100, -np.inf, np.nan], np.float32)
+    model = kernel("k", "(float[12] x) => (float[12] y) {y = Softplus (x)}")
+    np.testing.assert_allclose(run(model, tmp_path, [x])[0], wanted_of(model, [x])[0], rtol=1e-5, atol=1e-7)
+    text = "(float[1,8,5,5] x) => (float[1,8,5,5] y) {a = Conv (x, w) y = Softplus (a)}"
+    assert_right(text, {"w": 100 * numbers(8, 8, 1, 1)}, tmp_path)

@@ -501,3 +501,18 @@ def test_attention_needs_a_value_for_each_key(values: int) -> None:
         assert len(program.steps) == 1
         with torch.inference_mode(), pytest.raises(ValueError, match=f"24 keys and {values} values"):
             program(*map(from_array, (numbers(1, 2, 4, 8), numbers(*keys), numbers(1, 2, values, 8))))
+
+
+@pytest.mark.parametrize("made", ["Conv (x, w)", "ConvTranspose (x, w)", "MatMul (x, w)"])
+def test_gelu_in_a_call_lets_the_largest_numbers_and_infinity_through(made: str) -> None:
+    x = np.ones((1, 1, 1024, 2), np.float32)
+    x[0, 0, :2] = [[np.inf, 0], [3e38, 0]]
+    w = np.zeros((2, 1024), np.float32) if "MatMul" in made else np.ones((1, 1, 1, 1), np.float32)
+    w.flat[0] = 1
+    sizes = "1,1,1024," + ("1024" if "MatMul" in made else "2")
+    text = f"(float[1,1,1024,2] x) => (float[{sizes}] y) {{a = {made} y = Gelu (a)}}"
+    program = Program(inferred(kernel("k", text, {"w": w})), fuse=find_groups)
+    assert len(program.steps) == 1
+    y = to_array(program(from_array(x))[0])
+    assert y[0, 0, :2, 0].tolist() == x[0, 0, :2, 0].tolist()
+    np.testing.assert_allclose(y[0, 0, 2, 0], 0.8413447, rtol=1e-5)

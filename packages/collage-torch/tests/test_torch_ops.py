@@ -254,3 +254,47 @@ def test_bytes_without_a_range_are_quantised_with_a_scale_of_one() -> None:
 def test_what_is_not_above_a_threshold_is_zero_also_if_it_is_not_a_number() -> None:
     (y,) = run("(float[3] x) => (float[3] y) {y = ThresholdedRelu (x)}", [np.array([np.nan, 1, 2], np.float32)])
     assert y.tolist() == [0, 0, 2]
+
+
+@pytest.mark.parametrize("name", ["Gelu", "HardSwish"])
+def test_gates_let_the_largest_numbers_and_infinity_through(name: str) -> None:
+    x = np.array([np.inf, 3e38, 1e38, 1e5, 2, -1e38, np.nan], np.float32)
+    (y,) = run(f"(float[7] x) => (float[7] y) {{y = {name} (x)}}", [x])
+    np.testing.assert_array_equal(y[:4], x[:4])
+    assert 1 < y[4] < 2 and y[5] == 0 and np.isnan(y[6])
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "limit", "delta"),
+    [("int16", -30_000, 30_000, 10_000), ("int32", -(2**31), 2**31 - 1, 2**30), ("int64", 2**62, -(2**63), -(2**62))],
+)
+def test_ranges_may_be_wider_than_half_the_type(kind: str, start: int, limit: int, delta: int) -> None:
+    weights = {name: np.array(value, kind) for name, value in (("s", start), ("l", limit), ("d", delta))}
+    (y,) = run(f"({kind} x) => ({kind}[N] y) {{r = Range (s, l, d) y = Add (r, x)}}", [np.array(0, kind)], weights)
+    assert y.tolist() == list(range(start, limit, delta))
+
+
+def test_paddings_of_large_integers_are_exact() -> None:
+    weights = {"p": np.array([1, 0]), "v": np.array(2**53 + 1)}
+    (y,) = run("(int64[1] x) => (int64[2] y) {y = Pad (x, p, v)}", [np.array([7])], weights)
+    assert y.tolist() == [2**53 + 1, 7]
+
+
+def test_slices_may_have_the_largest_step() -> None:
+    weights = {name: np.array([value]) for name, value in (("s", 1), ("e", 2**63 - 1), ("a", 0), ("t", 2**63 - 1))}
+    (y,) = run("(float[4] x) => (float[1] y) {y = Slice (x, s, e, a, t)}", [np.arange(4, dtype=np.float32)], weights)
+    assert y.tolist() == [1]
+
+
+@pytest.mark.parametrize(("limit", "delta", "count"), [(0.3, 0.1, 4), (1, 0.1, 10), (1, -0.1, 0)])
+def test_ranges_of_floats_are_counted_in_doubles(limit: float, delta: float, count: int) -> None:
+    weights = {name: np.array(value, np.float32) for name, value in (("s", 0), ("l", limit), ("d", delta))}
+    (y,) = run("(float x) => (float[N] y) {r = Range (s, l, d) y = Add (r, x)}", [np.array(0, np.float32)], weights)
+    np.testing.assert_allclose(y, delta * np.arange(count), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_bytes_are_not_interpolated(mode: str) -> None:
+    text = f'(uint8[1,1,4,4] x) => (uint8[1,1,7,7] y) {{y = Resize <mode = "{mode}"> (x, , , s)}}'
+    with pytest.raises(Unsupported, match="integers"):
+        run(text, [np.zeros((1, 1, 4, 4), np.uint8)], {"s": np.array([1, 1, 7, 7])})

@@ -292,6 +292,16 @@ def _refusal(node: ir.Node) -> str | None:
         return "iree counts elements beyond the padding of AveragePool with ceil_mode and count_include_pad"
     if node.op_type in ("Div", "Mod") and _divides_by_anything(node):
         return f"iree's {node.op_type} of integers ends the process where the least is divided by -1, or anything by 0"
+    if node.op_type in ("Clip", "Div", "Mod") and _is_unsigned(node):
+        return f"iree takes unsigned integers for signed ones in {node.op_type}"
+    if node.op_type == "Mod" and not _is_integer(node):
+        return "iree's Mod of floats takes its quotient from a rounded division"
+    if node.op_type == "Pow" and not _has_plain_power(node):
+        return "iree's Pow makes NaN of negative numbers to a power that is not one constant, and wrong infinities of 0"
+    if node.op_type in ("Acosh", "Asinh", "Cos", "Sin", "Tan"):
+        return f"iree's {node.op_type} is wrong for large numbers"
+    if node.op_type == "LpNormalization":
+        return "iree makes NaN of zeros in LpNormalization"
     if node.op_type == "Scan" and _is_of_one_step(node):
         return "iree returns zeros for a Scan of one step over a part of a tensor"
     return None
@@ -306,6 +316,27 @@ def _divides_by_anything(node: ir.Node) -> bool:
     if not dtype.is_integer():
         return False
     return divisor.const_value is None or bool(np.isin(divisor.const_value.numpy(), (0, -1)).any())
+
+
+def _is_integer(node: ir.Node) -> bool:
+    dtype = elem_type(node.inputs[0]) if node.inputs and node.inputs[0] is not None else None
+    return dtype is not None and dtype.is_integer()
+
+
+def _is_unsigned(node: ir.Node) -> bool:
+    dtype = elem_type(node.inputs[0]) if node.inputs and node.inputs[0] is not None else None
+    return dtype is not None and dtype.is_integer() and not dtype.is_signed()
+
+
+def _has_plain_power(node: ir.Node) -> bool:
+    """Return True for floats if the base is constant and positive, or the exponent one constant, finite and not negative."""
+    operands = (*node.inputs, None, None)[:2]
+    base, exponent = (None if x is None or x.const_value is None else x.const_value.numpy() for x in operands)
+    if _is_integer(node) or any(x is not None and x.dtype.kind not in "fiu" for x in (base, exponent)):
+        return False
+    if base is not None and base.size and base.min() > 0:
+        return True
+    return exponent is not None and exponent.size > 0 and 0 <= exponent.min() == exponent.max() < math.inf
 
 
 def _is_of_one_step(node: ir.Node) -> bool:

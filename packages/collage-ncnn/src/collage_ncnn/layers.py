@@ -174,7 +174,20 @@ def fused(layers: Sequence[Layer], outputs: Iterable[str]) -> list[Layer]:
     """
     for join in (_gated, _activated):
         layers = join(layers, Counter([*(name for layer in layers for name in layer.inputs), *outputs]))
-    return list(layers)
+    return [part for layer in layers for part in (_softplus(layer) if layer.kind == "Softplus" else (layer,))]
+
+
+def _softplus(layer: Layer) -> tuple[Layer, ...]:
+    """Write ``softplus(x)`` as ``relu(x) + softplus(-|x|)``. The exponential inside ncnn's is infinite from 89 on."""
+    (x,), (y,) = layer.inputs, layer.outputs
+    size, turned, low, high = (f"{y}{part}" for part in ("size", "turned", "low", "high"))
+    return (
+        Layer("UnaryOp", (x,), (size,), {0: 0}),
+        Layer("UnaryOp", (size,), (turned,), {0: 1}),
+        Layer("Softplus", (turned,), (low,)),
+        Layer("ReLU", (x,), (high,)),
+        Layer("BinaryOp", (low, high), (y,), {0: 0}),
+    )
 
 
 def _gated(layers: Sequence[Layer], uses: Mapping[str, int]) -> list[Layer]:

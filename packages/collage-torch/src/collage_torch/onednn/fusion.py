@@ -29,6 +29,7 @@ from collage_torch.op_groups import (
     tensor,
 )
 from collage_torch.ops import OPS, Call, Fused
+from collage_torch.ops._elementwise import gelu_of
 from collage_torch.ops._neural import Window
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ class _Convolution:
     def __call__(self, x: Any, added: Any = None) -> Any:
         if not x.numel():
             return _apply(self._epilogue, self._plain(x), added)
+        given = x
         x = (x.unsqueeze(2) if self._flat else x).contiguous(memory_format=self._layout)
         e = self._epilogue
         if added is None:
@@ -178,7 +180,7 @@ class _Convolution:
             y = torch.ops.mkldnn._convolution_pointwise.binary(
                 x, added, self._w, self._b, *self._where, "add", 1.0, None if e.name == "none" else e.name, [], None
             )
-        return y.squeeze(2) if self._flat else y
+        return _unless_infinite(e, y.squeeze(2) if self._flat else y, self._plain, given)
 
 
 def _transposed(node: ir.Node) -> Fused | None:
@@ -214,11 +216,12 @@ class _Transposed:
         e = self._epilogue
         if not x.numel():
             return _apply(e, self._plain(x), None)
+        given = x
         x = (x.unsqueeze(2) if self._flat else x).contiguous(memory_format=self._layout)
         y = torch.ops.mkldnn._convolution_transpose_pointwise(
             x, self._w, self._b, *self._where, e.name, list(e.scalars), e.algorithm
         )
-        return y.squeeze(2) if self._flat else y
+        return _unless_infinite(e, y.squeeze(2) if self._flat else y, self._plain, given)
 
 
 def _product(node: ir.Node) -> Fused | None:
@@ -291,13 +294,13 @@ class _Product:
         if added is not None:
             return call.binary(x, added.contiguous(), self._w, self._bias, "add")
         y = call(x, self._w, self._bias, e.name, list(e.scalars), e.algorithm)
-        return y if self._after is None else self._after(y)
+        return _unless_infinite(e, y, self._plain, x) if self._after is None else self._after(y)
 
 
 _APART: dict[str, Callable[[_Epilogue, Any], Any]] = {
     "tanh": lambda epilogue, y: y.tanh_(),
     "swish": lambda epilogue, y: torch.nn.functional.silu(y, inplace=True),
-    "gelu": lambda epilogue, y: torch.nn.functional.gelu(y, approximate=epilogue.algorithm),
+    "gelu": lambda epilogue, y: gelu_of(y, epilogue.algorithm),
 }
 """Activations that follow a product, apart from it."""
 
@@ -367,6 +370,13 @@ def _equal_partner(node: ir.Node, value: ir.Value) -> ir.Value | None:
         return None
     shape = static_shape(value)
     return other if shape is not None and shape == static_shape(other) else None
+
+
+def _unless_infinite(epilogue: _Epilogue, y: Any, plain: Callable[[Any], Any], x: Any) -> Any:
+    """Return a result, computed apart from its GELU if that has met infinity, of which oneDNN makes NaN."""
+    if epilogue.name != "gelu" or epilogue.algorithm != "none" or y.amax().item() < math.inf:
+        return y
+    return gelu_of(plain(x), epilogue.algorithm)
 
 
 def _apply(epilogue: _Epilogue, y: Any, added: Any) -> Any:

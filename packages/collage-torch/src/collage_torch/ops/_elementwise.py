@@ -15,6 +15,8 @@ from collage.toolchains import Unsupported
 from collage_torch.ops._dtypes import torch_dtype
 from collage_torch.ops._table import OPS, Call, Entry, op
 
+__all__ = ["gelu_of"]
+
 Tensor = Any
 Array = Any
 
@@ -37,7 +39,7 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Erf": torch.erf,
     "Exp": torch.exp,
     "Floor": torch.floor,
-    "HardSwish": F.hardswish,
+    "HardSwish": lambda x: x * F.hardsigmoid(x),  # torch's own multiplies first, and makes infinity of 1e38
     "Identity": lambda x: x,
     "IsNaN": torch.isnan,
     "Log": torch.log,
@@ -206,7 +208,19 @@ def hard_sigmoid(call: Call, x: Tensor) -> Tensor:
 
 @op("Gelu")
 def gelu(call: Call, x: Tensor) -> Tensor:
-    return F.gelu(x, approximate=call.get("approximate", "none"))
+    return gelu_of(x, call.get("approximate", "none"))
+
+
+def gelu_of(x: Tensor, approximate: str) -> Tensor:
+    """Return GELU. OneDNN's, which torch calls, makes NaN of infinity, and infinity of numbers that are nearly as large."""
+    y = F.gelu(x, approximate=approximate)
+    if approximate != "none" or torch.compiler.is_exporting() or not x.numel() or x.amax().item() < _ITSELF:
+        return y
+    return torch.where(x > _ITSELF, x, y)
+
+
+_ITSELF = 1e4
+"""GELU of a number from this on is the number."""
 
 
 @op("Swish")

@@ -35,6 +35,8 @@ def _interpolate(call: Call, x: Tensor, size: Any, factors: Any) -> Tensor:
     mode, where = call.get("mode", "nearest"), call.get("coordinate_transformation_mode", "half_pixel")
     if mode == "nearest":
         return F.interpolate(x, size, factors, mode=_nearest(call, x, where, size, factors))
+    if not x.is_floating_point():
+        raise Unsupported("Resize of integers, which torch rounds and ONNX cuts off")
     aligned = where == "align_corners"
     if aligned and factors and any(n * f != int(n * f) for n, f in zip(x.shape[2:], factors, strict=True)):
         raise Unsupported("Resize with aligned corners to a length that is not a whole number")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -96,11 +97,16 @@ def slice_(
     strides = [1] * len(begin) if steps is None else _sizes(steps)
     for dim, first, last, stride in zip(dims, begin, end, strides, strict=True):
         if stride > 0:
-            x = x[(slice(None),) * (dim % x.ndim) + (slice(first, last, stride),)]
+            # Torch adds the step to a length, beyond 64 bits if both are large.
+            x = x[(slice(None),) * (dim % x.ndim) + (slice(first, last, min(stride, _LONGEST)),)]
         else:
             kept = range(*slice(first, last, stride).indices(x.shape[dim]))
             x = x.index_select(dim, torch.tensor(list(kept), dtype=torch.int64, device=x.device))
     return x
+
+
+_LONGEST = 1 << 62
+"""More than the length of any tensor."""
 
 
 def _from_zero(indices: Tensor, size: Any) -> Tensor:
@@ -190,7 +196,7 @@ def pad(
             kept = F.pad(torch.ones_like(x, dtype=torch.bool), flat, value=False)
             return torch.where(kept, F.pad(x, flat), value.reshape(-1)[0])
         fill = call.get("value", 0.0) if value is None else value.reshape(-1)[0].item()
-        return F.pad(x, flat, value=fill)
+        return torch.constant_pad_nd(x, flat, fill)  # F.pad makes a double of it
     for dim in dims:
         x = _pad_by_index(x, dim, before[dim], after[dim], _PADDING[mode])
     return x
@@ -219,8 +225,11 @@ def constant_of_shape(call: Call, shape: Array) -> Tensor:
 
 @op("Range", host=(0, 1, 2))
 def range_(call: Call, start: Array, limit: Array, delta: Array) -> Tensor:
-    count = max(int(np.ceil((limit - start) / delta)), 0)
     kind = from_array(np.array(start)).dtype
+    if kind.is_floating_point:
+        count = max(math.ceil((limit - start).item() / delta.item()), 0)  # in doubles, as ONNX Runtime counts
+    else:
+        count = len(range(start.item(), limit.item(), delta.item()))  # the difference may be beyond the type
     return start.item() + torch.arange(count, dtype=kind) * delta.item()
 
 
