@@ -73,7 +73,7 @@ for group in (db_commands, toolchain_commands, fleet_commands):
 _INTERRUPTED = 130
 """Exit code after Ctrl-C, where there is no result yet."""
 
-_OF_THE_USER = (errno.EACCES, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOSPC, errno.EPERM, errno.EROFS)
+_OF_THE_USER = (errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENAMETOOLONG, errno.ENOSPC, errno.EPERM, errno.EROFS)
 """Errors of the system that say what is wrong with a path or a disk, wherever they come from."""
 
 
@@ -136,6 +136,9 @@ def _main(arguments: Sequence[str] | None) -> int:
         place = error.filename or "the output"
         sys.stderr.write(f"collage: {printable(str(place))}: {error.strerror}\n")
         return UsageError.exit_code
+    except MemoryError as error:
+        sys.stderr.write(f"collage: the memory of this machine does not suffice: {printable(str(error))}\n")
+        return CollageError.exit_code
     except Exception as error:
         # Click's own usage errors know their message and their exit code (2).
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):

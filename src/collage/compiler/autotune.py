@@ -76,7 +76,7 @@ def autotune(
     until_s = time.monotonic() + budget_s
     tried, tuned, ratios = set[Hashable](), list[CandidateKernel](), list[float]()
     try:
-        while (left_s := until_s - time.monotonic()) > 0:
+        while (left_s := until_s - time.monotonic()) > 0 and not costs.is_interrupted:
             wanted = _most_promising(problem, costs, records, [*index, *tuned], tried, left_s)
             if wanted is None:
                 break
@@ -90,6 +90,7 @@ def autotune(
             except ToolchainError as error:
                 costs.say(f"not tuned: {error}")
     except KeyboardInterrupt:
+        costs.is_interrupted = True
         costs.say("interrupted: continuing with the kernels that were tuned so far")
     return CandidateKernelIndex([*index, *tuned]), _gain_in_words(problem, len(tried), ratios)
 

@@ -156,7 +156,7 @@ class _BodySearch:
         self.lab.say(f"searching the bodies of {node.name!r}, which ran {', '.join(map(str, runs))} times")
         plans = [
             self._plans(number, graph, count, folder)
-            if count and len(graph)
+            if count and len(graph) and not self.lab.costs.is_interrupted
             else [(self._alone(number, graph), Cost.ZERO)]
             for number, (graph, count) in enumerate(zip(graphs, runs, strict=True))
         ]
@@ -214,6 +214,7 @@ class _BodySearch:
                 capture_reference(inner.model, _inputs(inner.model, stores[name]), session, store)
                 session.other_folders.append(store.folder)
             lab, result = self.find_plan(Lab(survey, session))
+            self.lab.costs.is_interrupted |= lab.costs.is_interrupted
             plan = result.finals.plan
             if plan is None:
                 raise NothingCanRun(f"no plan of a body of {node.name!r} can be built")

@@ -89,6 +89,7 @@ def _overlapping(
         try:
             costs.measure(batch[:room])
         except KeyboardInterrupt:
+            costs.is_interrupted = True
             costs.say("interrupted: continuing with the best plan so far")
             break
     return find(costs.measured_cost, problem.options.finalists)

@@ -53,6 +53,7 @@ class CostTable:
         searching: Returns a context within which the time of a search counts.
         say: Called with each line of progress.
         strategy_faults: The fault with the user's search strategy, which is not asked again then.
+        is_interrupted: True after an interrupt, which ends all searches of kernels that are still to come.
     """
 
     def __init__(self, survey: Survey, session: MeasureSession) -> None:
@@ -66,6 +67,7 @@ class CostTable:
         self.searching = self.budget.searching
         self.say = session.say
         self.strategy_faults: tuple[str, ...] = ()
+        self.is_interrupted = False
         self._problem = problem
         self._survey = survey
         self._session = session
@@ -145,7 +147,7 @@ class CostTable:
     @property
     def search_s_left(self) -> float:
         """Seconds that the search may still take."""
-        return self.budget.seconds_left(self._survey.wholes)
+        return 0.0 if self.is_interrupted else self.budget.seconds_left(self._survey.wholes)
 
     @cached_property
     def transfers(self) -> list[Transfer]:

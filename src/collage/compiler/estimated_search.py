@@ -67,6 +67,7 @@ class EstimatedCosts:
         self.asked = 0
         self.say = say
         self.strategy_faults: tuple[str, ...] = ()
+        self.is_interrupted = False
         self._problem = problem
         self._estimator = estimator
         self._known: dict[Hashable, Cost] = {problem.key_of(each): cost for each, cost in known}

@@ -32,6 +32,7 @@ __all__ = [
     "compare_again",
     "compared",
     "finalist_of",
+    "interrupted",
     "lowered_again",
     "unmeasured",
 ]
@@ -118,8 +119,13 @@ def choose(
         expected_s = partial(predicted_s, problem, costs)
         return _compared(problem, session, plans, costs.why_wrong, baseline, expected_s)
     except KeyboardInterrupt:
-        session.say("interrupted: returning the single target with the lowest predicted time")
-        return _least_predicted(lab, [plan for plan in plans if plan.single] or plans, is_interrupted=True)
+        return interrupted(lab, plans)
+
+
+def interrupted(lab: Lab, plans: Sequence[Plan]) -> FinalComparison:
+    """Return the single target that is predicted to be fastest, after an interrupt of the comparison."""
+    lab.say("interrupted: returning the single target with the lowest predicted time")
+    return _least_predicted(lab, [plan for plan in plans if plan.single] or plans, is_interrupted=True)
 
 
 def _compared(

@@ -26,6 +26,7 @@ from collage.compiler.final_comparison import (
     choose,
     compared,
     finalist_of,
+    interrupted,
 )
 from collage.compiler.lab import Lab
 from collage.compiler.plans import predicted_s
@@ -110,12 +111,24 @@ def choose_finals(lab: Lab, plans: Sequence[Plan], *, told: bool = True) -> Fina
 
     Raises:
         LimitNotMet: Some plan is right, and none keeps all limits.
+        KeyboardInterrupt: The user ended the comparison, and there are limits.
     """
-    survey, session, costs = lab.survey, lab.session, lab.costs
-    baseline = baseline_of(survey, session) if told else None
-    problem, options = survey.problem, survey.problem.options
+    options = lab.survey.problem.options
+    baseline = baseline_of(lab.survey, lab.session) if told else None
     if options.is_plain:
         return choose(lab, plans, baseline=baseline)
+    try:
+        return _by_figures(lab, plans, baseline)
+    except KeyboardInterrupt:
+        if options.bounds:  # No plan is known to keep them.
+            raise
+        return interrupted(lab, plans)
+
+
+def _by_figures(lab: Lab, plans: Sequence[Plan], baseline: Finalist | None) -> FinalComparison:
+    """Return the comparison by another objective than the latency, or within limits."""
+    survey, session, costs = lab.survey, lab.session, lab.costs
+    problem, options = survey.problem, survey.problem.options
     limits = options.bounds
     # The most promising come first, since the last are left out if time is short.
     plans = sorted(plans, key=lambda plan: predicted_s(problem, costs, plan) or math.inf)
@@ -378,7 +391,8 @@ def with_final_size(executable: Executable, options: CompileOptions) -> None:
         recipe = executable.recipe
         size = float(artefact_bytes(recipe, executable.workspace))
         section = recipe.report.objective
-        if section["returned"].get("size_bytes") == size:
+        # Without a comparison there is no section.
+        if not section or section["returned"].get("size_bytes") == size:
             break
         section = {**section, "returned": {**section["returned"], "size_bytes": size}}
         executable.report = replace(recipe.report, objective=section)

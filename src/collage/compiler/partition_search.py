@@ -58,6 +58,7 @@ class SearchCosts(Protocol):
 
     say: Callable[[str], None]
     strategy_faults: tuple[str, ...]
+    is_interrupted: bool
 
     @property
     def proves(self) -> bool:
@@ -207,7 +208,6 @@ class CostAccess:
         self._problem = problem
         self._costs = costs
         self._deadline = time.monotonic() + costs.search_s_left
-        self._is_interrupted = False
         self.known_cost = costs.known_cost
         self.expected_s = costs.expected_s
         self.least_s = costs.least_s
@@ -230,11 +230,12 @@ class CostAccess:
     def measure(self, candidates: Sequence[CandidateKernel]) -> Sequence[Cost]:
         """Measure candidates; after an interrupt, those that were not measured count as invalid."""
         try:
-            return self._costs.measure(candidates)
+            if not self._costs.is_interrupted:
+                return self._costs.measure(candidates)
         except KeyboardInterrupt:
-            self._is_interrupted = True
+            self._costs.is_interrupted = True
             self._costs.say("interrupted: continuing with the best plan so far")
-            return [self._costs.measured_cost(candidate) for candidate in candidates]
+        return [self._costs.measured_cost(candidate) for candidate in candidates]
 
     @property
     def kernels_left(self) -> int:
@@ -247,8 +248,8 @@ class CostAccess:
         return max(0.0, self._deadline - time.monotonic())
 
     def should_stop(self) -> bool:
-        """Return True after an interrupt."""
-        return self._is_interrupted
+        """Return True after an interrupt, of this search or an earlier one of the same compilation."""
+        return self._costs.is_interrupted
 
 
 def best_plans(

@@ -282,7 +282,7 @@ def _is_unfinished(problem: Problem, result: CompileResult) -> bool:
     options, stopped_by = problem.options, result.search.stopped_by
     has_budget = options.measure_budget is not None or options.time_budget_s is not None or problem.part.search < 1
     is_cut_short = has_budget and stopped_by in ("deadline", "max_measured")
-    return result.finals.is_interrupted or stopped_by == "should_stop" or is_cut_short or bool(result.strategy_faults)
+    return stopped_by == "should_stop" or is_cut_short or bool(result.strategy_faults)
 
 
 def _nothing_finished(survey: Survey, finals: FinalComparison) -> Exception:

@@ -71,6 +71,8 @@ def search_plans(
         lab.survey.precision.front = find_front(lab, finals, partial(searched_again, lab.problem, costs, index))
     if lab.problem.options.objective != "throughput":  # There, a plan is not timed as its kernels are.
         finals = replace(finals, additive_error=additive_error(finals, partial(predicted_s, lab.problem, costs)))
+    if costs.is_interrupted or finals.is_interrupted:
+        result = replace(result or SearchResult(None), stopped_by="should_stop")
     summary = replace(search_facts(lab.problem, index, result, fusion), tuning=tuning)
     compiled = CompileResult.of(lab.problem, costs, finals, summary)
     if finals.recipe is None:

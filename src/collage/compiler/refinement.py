@@ -50,7 +50,7 @@ class Refinement:
         """
         problem, costs, strategy = self._problem, self._costs, self._strategy
         options = problem.options
-        if strategy is None or costs.strategy_faults or problem.is_placed_by_search:
+        if strategy is None or costs.strategy_faults or costs.is_interrupted or problem.is_placed_by_search:
             return []
         if not options.finals or options.objective != "latency":
             return []
@@ -70,6 +70,7 @@ class Refinement:
         finally:
             timer.close()
             self._spent_s += timer.spent_s
+            costs.is_interrupted |= timer.should_stop()
         costs.strategy_faults += () if fault is None else (fault,)
         costs.say(f"{strategy.name}: {timer.timed} plans timed in {timer.spent_s:.0f} s, {len(proposed)} better ones")
         plans = [plan_of(cover, f"refined {number}") for number, cover in enumerate(proposed, 1)]

@@ -172,6 +172,7 @@ class _Splitter:
         try:
             costs.measure(list(unknown.values()))
         except KeyboardInterrupt:
+            costs.is_interrupted = True
             costs.say("interrupted: continuing without branches side by side")
             return False
         return True

@@ -83,7 +83,7 @@ def compile_specialised(
     with scratch() as folder:
         # Each has the same budget at each time, so that the same command finds what an earlier one has found.
         part = Part(0.5 / max(1, len(sets)), 1.0 / max(1, len(sets)), _rival(general, folder) if sets else None)
-        for lengths, shapes in sets:
+        for lengths, shapes in sets if not _is_interrupted(general) else ():
             say(f"a plan for {', '.join(f'{name}={length}' for name, length in lengths.items())}")
             took_s, budget_s = time.monotonic() - began, options.time_budget_s
             if budget_s is not None and took_s + part.budget * budget_s > OVER_TIME * budget_s:
@@ -101,9 +101,16 @@ def compile_specialised(
             rows.append(_row(lengths, found))
             if rows[-1].is_kept:
                 kept.append(found)
+            if _is_interrupted(found):
+                break
     search = replace(general.report.search, wall_s=time.monotonic() - began)
     general.add_plans(kept, replace(general.report, search=search, specialised=tuple(rows)))
     return general
+
+
+def _is_interrupted(executable: Executable) -> bool:
+    """Return True if the user ended the search or the comparison of this plan."""
+    return executable.report.search.stopped_by == "should_stop"
 
 
 def _rival(executable: Executable, folder: Path) -> Rival:

@@ -107,8 +107,15 @@ def sqlite_file(url: str | sa.URL) -> Path | None:
 
 
 def file_url(file: Path) -> str:
-    """Return the URL of an SQLite file, whose path may hold characters that mean something in a URL."""
-    return sa.URL.create("sqlite", database=str(file)).render_as_string()
+    """Return the URL of an SQLite file, whose path may hold characters that mean something in a URL.
+
+    Raises:
+        UsageError: The path is not in UTF-8.
+    """
+    try:
+        return sa.URL.create("sqlite", database=str(file)).render_as_string()
+    except UnicodeEncodeError:
+        raise UsageError(f"cannot open the timing database {file}: its path is not in UTF-8") from None
 
 
 def readable_url(engine: sa.Engine) -> str:

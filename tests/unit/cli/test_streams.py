@@ -31,3 +31,14 @@ def test_the_exit_code_says_if_the_output_was_written(
 def test_a_name_that_is_too_long_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert _main(["run", "a" * 3000]) == 2
     assert "too long" in capsys.readouterr().err
+
+
+def test_too_little_memory_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def too_large(**_: object) -> None:
+        raise MemoryError("Unable to allocate 12 GiB")
+
+    monkeypatch.setattr("collage.cli._app.app", too_large)
+    assert _main(["run", "m.collage"]) == 1
+    assert (
+        capsys.readouterr().err == "collage: the memory of this machine does not suffice: Unable to allocate 12 GiB\n"
+    )

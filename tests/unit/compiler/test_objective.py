@@ -148,6 +148,22 @@ def test_figures_that_are_not_confirmed_rule_a_plan_out(monkeypatch: pytest.Monk
     assert "p99 30.000 ms" in str(finals.standings["a"].reason)
 
 
+@pytest.mark.parametrize("objective", ["memory", "size", "throughput"])
+def test_an_interrupt_returns_a_single_target_unless_there_are_limits(
+    objective: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    stage = Stage(monkeypatch, {"a": Figures()}, CompileOptions(objective=objective))
+    monkeypatch.setattr(module, "_measured", interrupt)
+    monkeypatch.setattr(module, "interrupted", lambda _, plans: ("interrupted", plans))
+    assert stage.choose() == ("interrupted", stage.plans)
+    stage.options = CompileOptions(objective=objective, limits=(Limit("p99", 1.0, "p99<=1s"),))
+    with pytest.raises(KeyboardInterrupt):
+        stage.choose()
+
+
 def test_wrong_plans_and_those_that_crash_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     figures: dict[str, Any] = {
         "wrong": Figures(rss_bytes=1.0),

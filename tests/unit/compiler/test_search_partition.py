@@ -29,6 +29,7 @@ class FakeSession:
         self.proves, self.min_gain, self.searching = self.options.proves, self.options.min_gain, nullcontext
         self.search_s_left = 60.0
         self.strategy_faults: tuple[str, ...] = ()
+        self.is_interrupted = False
         self.measured: dict[Span, Cost] = {}
         self.said: list[str] = []
         self.interrupts = 0
@@ -118,6 +119,9 @@ def test_an_interrupt_ends_the_search_with_the_best_so_far(search: str, strategy
     assert session.said[-1] == "interrupted: continuing with the best plan so far"
     assert session.interrupts == 1
     assert result.stopped_by == "should_stop"
+    again = run(session)  # One interrupt ends all searches of a compilation.
+    assert [span_of(c) for c in again.partitioning.candidates] == sorted(alone)
+    assert (session.interrupts, again.stopped_by) == (1, "should_stop")
 
 
 def test_limits_are_those_of_the_session() -> None:

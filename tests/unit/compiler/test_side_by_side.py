@@ -61,6 +61,7 @@ class _Costs:
         self.measured: list[Any] = []
         self.wrong: set[int] = set()
         self.kernels_left, self.search_s_left = 100, 100.0
+        self.is_interrupted = False
 
     def say(self, _: str) -> None: ...
 
@@ -309,6 +310,7 @@ def test_an_interrupt_goes_on_without_branches(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(costs, "measure", interrupted)
     assert side_by_side(problem, costs, plans) == []  # type: ignore[arg-type]
+    assert costs.is_interrupted
 
 
 def test_a_profile_that_errs_does_not_put_three_of_four_equal_branches_in_one_lane() -> None:

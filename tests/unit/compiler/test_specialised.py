@@ -18,7 +18,7 @@ from collage.compiler.problem import Part
 from collage.compiler.specialised import _lengths, compile_specialised, is_specialised
 from collage.frontend import fix_lengths, read_model
 from collage.options import CompileOptions
-from collage.report import Occasion, Ratio, Report, Row
+from collage.report import Occasion, Ratio, Report, Row, SearchFacts
 from collage.runtime import Executable, Port
 from collage.status import Status
 from collage.testing import executable_of
@@ -157,6 +157,21 @@ def test_an_interrupt_keeps_the_plan_for_all_lengths(tmp_path: Path) -> None:
     executable = compile_specialised(compile_one, CompileOptions(dims={"b": 1}), said.append)
     assert executable.report.specialised == () and executable.specialised == ()
     assert said[-1].startswith("interrupted")
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_an_interrupt_within_one_plan_ends_all_that_follow(at: int, tmp_path: Path) -> None:
+    path, asked = tmp_path / "m.onnx", list[CompileOptions]()
+    onnx.save(MODELS["convolution"][0], path)
+
+    def compile_one(options: CompileOptions, part: Part) -> Executable:
+        asked.append(options)
+        occasions = tuple(Occasion(0.5, {"x": (batch, 3, 24, 24)}) for batch in (1, 2))
+        search = SearchFacts(stopped_by="should_stop" if len(asked) > at else "finished")
+        return _compiled(path, options, Report(occasions=occasions, search=search))
+
+    compile_specialised(compile_one, CompileOptions(dims={"b": {1: 1.0, 2: 1.0}}), lambda _: None)
+    assert len(asked) == at + 1
 
 
 @pytest.mark.slow

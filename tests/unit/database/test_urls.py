@@ -13,7 +13,7 @@ from tests.unit.database.test_export import OLD, fill
 from collage._errors import UsageError
 from collage.cli._app import _main
 from collage.database._schema import timing
-from collage.database.database import Database
+from collage.database.database import Database, file_url
 
 
 @pytest.fixture
@@ -63,3 +63,8 @@ def test_a_snapshot_at_a_url_is_merged(mine: str, tmp_path: Path, source: str) -
     assert fs.cat_file(path) == data
     fs.pipe_file(path, b"not a database" * 99)
     assert _main(["db", "merge", url, "--db", str(tmp_path / "other.sqlite")]) == 2
+
+
+def test_a_file_whose_path_is_not_in_utf_8_is_refused() -> None:
+    with pytest.raises(UsageError, match="its path is not in UTF-8"):
+        file_url(Path("o\udcff.sqlite"))
