@@ -448,6 +448,16 @@ def test_a_slice_to_the_end_is_one_to_any_end(length: int, begin: int, end: int,
     agrees(KernelCase("slice", text, [numbers(length, 3)], constants), tmp_path)
 
 
+@pytest.mark.parametrize("ends", ["z, n", "n, far", "d, far", "z, d"])
+@pytest.mark.parametrize("length", [2, 5])
+def test_a_slice_to_a_length_of_another_axis_ends_with_the_tensor(ends: str, length: int, tmp_path: Path) -> None:
+    body = f"s = Shape (x) n = Slice (s, z, a) g = Gather (s, a) m = Sub (g, three) d = Reshape (m, a) y = Slice (x, {ends}, a)"
+    constants = {"z": np.array([0]), "a": np.array([1]), "three": np.array([3]), "far": np.array([2**31 - 1])}
+    used = {name: value for name, value in constants.items() if name != "far" or "far" in ends}
+    text = f"(float[N,M] x) => (float[N,K] y) {{{body}}}"
+    agrees(KernelCase("slice", text, [numbers(4, length)], used), tmp_path)
+
+
 @pytest.mark.parametrize("axis", [-1, -2])
 def test_parameters_of_a_norm_that_may_be_of_length_one_are_refused(axis: int, tmp_path: Path) -> None:
     text = f"(float[2,3,4] x, float[M] w) => (float[2,3,4] y) {{y = LayerNormalization <axis = {axis}> (x, w)}}"

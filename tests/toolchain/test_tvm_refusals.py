@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from tests.toolchain.tvm_cases import plain
 
@@ -60,6 +61,17 @@ def test_concat_with_nothing_is_refused_and_with_something_is_not() -> None:
         )
         (node,) = model.graph
         assert TvmToolchain().supports(node, Target.parse("llvm")).ok == ok
+
+
+@pytest.mark.parametrize(("length", "taken"), [(5, True), ("n", False), ("2*n", False)])
+@pytest.mark.parametrize("axis", [1, -1])
+def test_parts_of_an_unknown_length_are_refused(length: int | str, axis: int, taken: bool) -> None:
+    text = f"(float[m,5] x) => (float[m,2] p, float[m,3] q) {{p, q = Split <axis = {axis}> (x, s)}}"
+    model = parsed_kernel("k", text, {"s": np.array([2, 3])})
+    (node,) = model.graph
+    assert node.inputs[0] is not None
+    node.inputs[0].shape = ir.Shape(["m", length])
+    assert TvmToolchain().supports(node, TARGET).ok is taken
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@
 * ``SpaceToDepth`` and ``DepthToSpace`` are transposed twice; with several lengths that are not known TVM's compiler works on
   that for minutes. Of the modes of the first it knows one.
 * ``Slice`` computes a wrong length if the end is the lowest integer, which means "to the end", and the step is not 1.
+* ``Slice`` reads beyond the tensor if an end follows from lengths, and is negative or larger than the tensor.
 * Integers are divided as the processor does it, which ends the process where the divisor is 0, and where the least integer is
   divided by -1.
 * A shape that is an output stays a shape of TVM's, which is not a tensor.
@@ -199,6 +200,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return self.bb.emit_te(_BLOCKS[op_name], inputs[0], attrs["blocksize"], attrs.get("mode", b"DCR") == b"DCR")
         if op_name == "Slice":
             inputs = onnx_input([inputs[0], *map(_within_reach, inputs[1:3]), *inputs[3:]])
+            return _kept_within(super()._convert_operator(op_name, inputs, attrs, opset))
         if op_name == "Pow" and (exponent := _whole_exponent(inputs)) is not None:
             return functools.reduce(relax.op.multiply, [inputs[0]] * exponent)
         return super()._convert_operator(op_name, inputs, attrs, opset)
@@ -395,6 +397,13 @@ def _within_reach(ends: Any) -> Any:
     if not isinstance(ends, tvm.ir.GenericConst):
         return ends
     return relax.const(np.clip(ends.value.numpy(), -_FAR, _FAR), str(ends.ty.dtype))
+
+
+def _kept_within(y: Any) -> Any:
+    """Return a slice whose ends, if they follow from lengths, are counted from the end or limited to the tensor, as ONNX does."""
+    if isinstance(y, relax.Call) and y.op == tvm.ir.Op.get("relax.strided_slice") and y.attrs.assume_inbound:
+        return relax.op.strided_slice(*y.args, assume_inbound=False)
+    return y
 
 
 def _shifted(x: Any, places: Any, right: bool) -> Any:

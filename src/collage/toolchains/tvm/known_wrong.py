@@ -106,6 +106,8 @@ def known_wrong(node: ir.Node) -> str | None:
     values = (*node.inputs, *node.outputs)
     if node.op_type in ("Concat", "Split") and any(value is not None and 0 in (value.shape or ()) for value in values):
         return f"tvm's {node.op_type} is wrong after a part without elements"
+    if node.op_type == "Split" and node.domain == "" and not _has_known_length(node):
+        return "tvm's Split does not check that its parts add up to a length that is not known"
     if _sums_up_nothing(node):
         return f"tvm's {node.op_type} returns uninitialised memory if it reduces a tensor without elements"
     if node.op_type in _NO_MERE_COPIES and _may_reduce_nothing(node):
@@ -147,6 +149,13 @@ def _covers_other_axes(node: ir.Node) -> bool:
         return False
     pairs = [pair for i, pair in enumerate(zip(data, indices, strict=True)) if i != axis % len(data)]
     return all(a == b and getattr(a, "value", a) is not None for a, b in pairs)
+
+
+def _has_known_length(node: ir.Node) -> bool:
+    """True if the axis along which a Split cuts has a length that is a number."""
+    shape = tuple((None if node.inputs[0] is None else node.inputs[0].shape) or ())
+    axis = node.attributes.get_int("axis", 0) or 0
+    return -len(shape) <= axis < len(shape) and isinstance(shape[axis], int)
 
 
 def _gives_floats(node: ir.Node) -> bool:
