@@ -309,4 +309,7 @@ def settle(recipe: Recipe, workspace: Path, toolchains: Registry, *, is_small: b
             shutil.move(workspace / name, home / name)
     model_file = "model.onnx"
     (home / recipe.model_file).rename(home / model_file)
-    return Executable(replace(recipe, model_file=model_file), home, owns_workspace=True, toolchains=toolchains)
+    # The command line saves it, and never runs it.
+    return Executable(
+        replace(recipe, model_file=model_file), home, owns_workspace=True, toolchains=toolchains, is_lazy=True
+    )
