@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 from collage.compiler import cost_table, problem
 from collage.database.database import Database
@@ -34,11 +35,17 @@ class _ShortRaces(ComparisonPlan):
 
 def shorten_measurements() -> None:
     """Shorten comparisons in this process, and measure once what no database of a test can change."""
-    problem.ComparisonPlan = artefact_race.ComparisonPlan = _ShortRaces  # type: ignore[misc]
     # Each leg starts every process anew. Comparisons of several are in tests/unit/measure/test_comparison.py.
-    artefact_race._LEGS = 1
-    cost_table.measure_peak = _peak_of_before  # type: ignore[attr-defined]
-    cost_table.measure_overheads = _overheads_of_before  # type: ignore[attr-defined]
+    _replace(artefact_race, LEGS=1, ComparisonPlan=_ShortRaces)
+    _replace(problem, LEGS=1, ComparisonPlan=_ShortRaces)
+    _replace(cost_table, measure_peak=_peak_of_before, measure_overheads=_overheads_of_before)
+
+
+def _replace(module: ModuleType, **values: object) -> None:
+    """Replace names of a module. A name that it no longer has would shorten nothing, without a word."""
+    for name, value in values.items():
+        getattr(module, name)
+        setattr(module, name, value)
 
 
 def _peak_of_before(database: Database) -> Peak:
