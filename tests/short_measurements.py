@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 
 from collage.compiler import cost_table, problem
 from collage.database.database import Database
@@ -12,12 +15,16 @@ from collage.measure.roofline import Peak, measure_peak
 from collage.measure.session import MeasureSession
 from collage.measure.track import ComparisonPlan
 from collage.target import Target
+from collage.workers import machine_lock
 
 PROGRAM = (
     "from tests.short_measurements import shorten_measurements; shorten_measurements(); "
     "from collage.cli import main; main()"
 )
 """The command line, for a process of its own that measures as briefly."""
+
+LOCKS = "COLLAGE_TEST_LOCKS"
+"""The variable that names the folder of the machine lock, for processes that tests start."""
 
 _peaks: list[Peak] = []
 _overheads: dict[tuple[str, str, int], Overheads] = {}
@@ -34,11 +41,19 @@ class _ShortRaces(ComparisonPlan):
 
 def shorten_measurements() -> None:
     """Shorten comparisons in this process, and measure once what no database of a test can change."""
-    problem.ComparisonPlan = artefact_race.ComparisonPlan = _ShortRaces  # type: ignore[misc]
     # Each leg starts every process anew. Comparisons of several are in tests/unit/measure/test_comparison.py.
-    artefact_race._LEGS = 1
-    cost_table.measure_peak = _peak_of_before  # type: ignore[attr-defined]
-    cost_table.measure_overheads = _overheads_of_before  # type: ignore[attr-defined]
+    _replace(artefact_race, LEGS=1, ComparisonPlan=_ShortRaces)
+    _replace(problem, LEGS=1, ComparisonPlan=_ShortRaces)
+    _replace(cost_table, measure_peak=_peak_of_before, measure_overheads=_overheads_of_before)
+    if LOCKS in os.environ:
+        machine_lock._FOLDER = Path(os.environ[LOCKS])
+
+
+def _replace(module: ModuleType, **values: object) -> None:
+    """Replace names of a module. A name that it no longer has would shorten nothing, without a word."""
+    for name, value in values.items():
+        getattr(module, name)
+        setattr(module, name, value)
 
 
 def _peak_of_before(database: Database) -> Peak:

@@ -65,7 +65,9 @@ def model(operators: tuple[str, ...] = OPERATORS) -> onnx.ModelProto:
 def tune(url: str, plan_file: str, first: str = "Relu") -> None:
     """Compiles a model, says what was recorded once it is, and at last writes the plan."""
     import collage
+    from tests.short_measurements import shorten_measurements
 
+    shorten_measurements()
     record = Database.record
 
     def acknowledged(self: Database, key: WorkloadKey, outcome: Outcome) -> None:

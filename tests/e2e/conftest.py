@@ -12,7 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from collage.workers.worker import Worker
+from tests.own_locks import own_locks
 from tests.short_measurements import shorten_measurements
+
+__all__ = ["own_locks"]
 
 shorten_measurements()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import onnx
 from onnx import TensorProto, helper
+
+from tests.short_measurements import LOCKS, PROGRAM
 
 ROOT = Path(__file__).parents[2]
 SKILL = (ROOT / "examples" / "skill" / "SKILL.md").read_text()
@@ -29,9 +32,15 @@ def test_the_commands_of_the_skill_run(tmp_path: Path) -> None:
         command, *words = shlex.split(line)
         assert command == "collage"
         more = ["-t", "onnxruntime"] if words[0] == "compile" else []  # One target is enough to see that it runs.
-        environment = {"COLLAGE_DB": str(tmp_path / "t.db"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+        environment = {
+            "COLLAGE_DB": str(tmp_path / "t.db"),
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+            LOCKS: os.environ[LOCKS],
+        }
         done = subprocess.run(
-            [sys.executable, "-m", "collage", *words, *more],
+            [sys.executable, "-c", PROGRAM, *words, *more],
             cwd=tmp_path,
             env=environment,
             capture_output=True,
