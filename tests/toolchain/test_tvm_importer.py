@@ -68,10 +68,43 @@ def test_positions_of_extremes_are_in_the_tensor(
 
 
 DEMANDING = {
+    "AffineGrid": ("float[N,2,3] x", "y = AffineGrid (x, image)", [(2, 2, 3)], [(1, 2, 3)]),
     "Conv": ("float[1,N,5] x", "y = Conv (x, square3)", [(1, 8, 5)], [(1, 2, 5)]),
+    "ConvTranspose": ("float[N] b", "y = ConvTranspose (square3, square3, b)", [(8,)], [(1,)]),
     "DepthToSpace": ("float[1,N,4,4] x", "y = DepthToSpace <blocksize = 2> (x)", [(1, 8, 4, 4)], [(1, 7, 4, 4)]),
     "Gemm": ("float[N,2] x", "y = Gemm <transA = 1> (x, square)", [(8, 2)], [(3, 2)]),
+    "GatherND": (
+        "float[N,6] x, int64[M,1] i",
+        "y = GatherND <batch_dims = 1> (x, i)",
+        [(3, 6), (3, 1)],
+        [(2, 6), (3, 1)],
+    ),
+    "GridSample": (
+        "float[1,1,4,4] x, float[N,2,2,2] z",
+        "y = GridSample (x, z)",
+        [(1, 1, 4, 4), (1, 2, 2, 2)],
+        [(1, 1, 4, 4), (2, 2, 2, 2)],
+    ),
+    "GroupNormalization": (
+        "float[2,N,3] x, float[M] b",
+        "y = GroupNormalization <num_groups = 2> (x, b, b)",
+        [(2, 4, 3), (4,)],
+        [(2, 1, 3), (1,)],
+    ),
+    "InstanceNormalization": (
+        "float[2,4,N] x, float[M] b",
+        "y = InstanceNormalization (x, b, b)",
+        [(2, 4, 3), (4,)],
+        [(2, 4, 3), (1,)],
+    ),
     "MatMul": ("float[2,N] x, float[M,3] z", "y = MatMul (x, z)", [(2, 8), (8, 3)], [(2, 8), (2, 3)]),
+    "MatMulInteger": ("int8[2,N] x, int8[M,3] z", "y = MatMulInteger (x, z)", [(2, 8), (8, 3)], [(2, 8), (2, 3)]),
+    "NonMaxSuppression": (
+        "float[1,N,4] x, float[1,1,M] z",
+        "y = NonMaxSuppression (x, z, count, half, half)",
+        [(1, 5, 4), (1, 1, 5)],
+        [(1, 2, 4), (1, 1, 5)],
+    ),
     "Reshape": ("float[2,N] x", "y = Reshape (x, shape)", [(2, 6)], [(2, 3)]),
     "ScatterElements": (
         "float[M] x, int64[N] i",
@@ -88,7 +121,7 @@ DEMANDING = {
 def test_lengths_that_an_operator_demands_are_checked(operator: str, tmp_path: Path) -> None:
     inputs, body, good, bad = DEMANDING[operator]
     weights = {"shape": np.array([-1, 4]), "count": np.array([3]), "square": numbers(8, 8), "square3": numbers(8, 8, 1)}
-    weights["row"] = numbers(4)
+    weights |= {"row": numbers(4), "image": np.array([2, 1, 3, 4]), "half": np.float32([0.5])}
     used = {name: weight for name, weight in weights.items() if re.search(rf"\b{name}\b", body)}
     made, wrong = (
         [

@@ -116,14 +116,15 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         count = _TO_AGREE.get(op_name, 0)
         if not count or not all(x is not None and _has_lengths(x) for x in inputs[:count]):
             return inputs
-        place, axis, lengths = _demanded(op_name, inputs, attrs)
-        x = inputs[place]
-        shape = list(x.ty.shape.values)
-        shape[axis : axis + len(lengths)] = lengths
-        if all(map(sym.Analyzer().can_prove_equal, shape, x.ty.shape.values)):
-            return inputs
         given = list(inputs)
-        given[place] = self.bb.match_cast(x, relax.TensorType(relax.ShapeExpr(shape), x.ty.dtype))
+        for place, axis, lengths in _demanded(op_name, inputs, attrs):
+            x = given[place]
+            if x is None or not _has_lengths(x):
+                continue
+            shape = list(x.ty.shape.values)
+            shape[axis : axis + len(lengths)] = lengths
+            if not all(map(sym.Analyzer().can_prove_equal, shape, x.ty.shape.values)):
+                given[place] = self.bb.match_cast(x, relax.TensorType(relax.ShapeExpr(shape), x.ty.dtype))
         return onnx_input(given)  # type: ignore[no-any-return]
 
     def _of_as_many(self, x: Any, y: Any) -> Any:
@@ -474,33 +475,50 @@ def _is_tensor(x: Any, dtype: str | tuple[str, ...]) -> bool:
 
 
 _TO_AGREE = {
-    **{"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": 2, "ScatterElements": 3, "ScatterND": 3},
-    **{"DepthToSpace": 1, "SpaceToDepth": 1, "TopK": 1},
+    **{"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": 2, "MatMulInteger": 2, "ScatterElements": 3, "ScatterND": 3},
+    **{"AffineGrid": 1, "GatherND": 2, "GridSample": 2, "NonMaxSuppression": 2},
+    **{"DepthToSpace": 1, "GroupNormalization": 3, "InstanceNormalization": 3, "SpaceToDepth": 1, "TopK": 1},
 }
 """Operators that demand lengths, and the number of operands that have these."""
 
 
-def _demanded(op_name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[int, int, list[Any]]:
-    """Return the place of an operand, one of its axes, and the lengths that it must have from there on."""
+def _demanded(op_name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[tuple[int, int, list[Any]]]:
+    """Return places of operands, one of the axes of each, and the lengths that it must have from there on."""
     x, y = (list(z.ty.shape.values) if z is not None else [] for z in [*inputs, None][:2])
-    if op_name in ("Gemm", "MatMul"):
+    if op_name in ("Gemm", "MatMul", "MatMulInteger"):
         axes = len(x) - 1, max(len(y) - 2, 0)
         if op_name == "Gemm":
             axes = 1 - attrs.get("transA", 0), attrs.get("transB", 0)
         place = int(isinstance(inputs[0], tvm.ir.GenericConst))  # A constant stays one.
-        return place, axes[place], [(y, x)[place][axes[1 - place]]]
+        return [(place, axes[place], [(y, x)[place][axes[1 - place]]])]
     if op_name == "TopK":
         axis = attrs.get("axis", -1) % len(x)
-        return 0, axis, [tirx.max(x[axis], int(inputs[1].value.numpy().item()))]
+        return [(0, axis, [tirx.max(x[axis], int(inputs[1].value.numpy().item()))])]
     if op_name in _BLOCKS:
         block = attrs["blocksize"]
         axis, size, end = (1, block**2, 2) if op_name == "DepthToSpace" else (2, block, 4)
-        return 0, axis, [n // size * size for n in x[axis:end]]
-    if op_name == "Conv":
-        return 0, 1, [y[1] * attrs.get("group", 1)]
-    if op_name == "ConvTranspose":
-        return 0, 1, [y[0]]
-    return 2, 0, y if op_name == "ScatterElements" else [*y[:-1], *x[int(y[-1]) :]]
+        return [(0, axis, [n // size * size for n in x[axis:end]])]
+    if op_name in _CONVOLUTIONS:
+        groups = attrs.get("group", 1)
+        read, made = (y[1] * groups, y[0]) if op_name == "Conv" else (y[0], y[1] * groups)
+        return [(0, 1, [read]), *((place, 0, [made]) for place in range(2, len(inputs)))]
+    if op_name in _OF_IMAGES:
+        # Before operator set 21 a scale has a length for each group, and TVM takes only a known number of channels.
+        is_known, groups = isinstance(x[1], tirx.IntImm), attrs.get("num_groups", 1)
+        channels = x[1] if is_known else y[0] // groups * groups
+        lengths = [(place, inputs[place].ty.shape.values[0]) for place in (1, 2)]
+        told = [(place, 0, [channels]) for place, n in lengths if not (is_known and isinstance(n, tirx.IntImm))]
+        return [(0, 1, [channels]), *told]
+    if op_name == "AffineGrid":
+        sizes = inputs[1].value.numpy().tolist() if isinstance(inputs[1], tvm.ir.GenericConst) else []
+        return [(0, 0, sizes[:1])]
+    if op_name == "GatherND":
+        return [(0, 0, y[: attrs.get("batch_dims", 0)])]
+    if op_name == "GridSample":
+        return [(1, 0, x[:1]), (1, len(y) - 1, [tirx.IntImm("int64", len(x) - 2)])]
+    if op_name == "NonMaxSuppression":
+        return [(1, 0, x[:1]), (1, 2, x[1:2]), (0, 2, [tirx.IntImm("int64", 4)])]
+    return [(2, 0, y if op_name == "ScatterElements" else [*y[:-1], *x[int(y[-1]) :]])]
 
 
 def _long_pads(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[list[int]] | None:
