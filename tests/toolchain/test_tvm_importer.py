@@ -491,6 +491,24 @@ def test_a_slice_to_a_length_of_another_axis_ends_with_the_tensor(ends: str, len
     agrees(KernelCase("slice", text, [numbers(4, length)], used), tmp_path)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Max (n, m)",
+        "y = Gather (x, n)",
+        "y = Div (n, d)",
+        "y = Mod (n, m)",
+        "f = Cast <to = 1> (n) y = Mul (x, f)",
+    ],
+)
+def test_numbers_made_of_lengths_are_refused_where_they_end_the_process(body: str, tmp_path: Path) -> None:
+    lengths = "s = Shape (x) n = Gather (s, zero) m = Gather (s, one) d = Sub (n, m)"
+    weights = {"zero": np.array(0), "one": np.array(1)}
+    model = parsed_kernel("numbers", f"(float[N,M] x) => (float y) {{{lengths} {body}}}", weights)
+    with pytest.raises(Unsupported, match="number that follows from lengths"):
+        TvmToolchain().check_import(model, TARGET, tmp_path)
+
+
 @pytest.mark.parametrize("axis", [-1, -2])
 def test_parameters_of_a_norm_that_may_be_of_length_one_are_refused(axis: int, tmp_path: Path) -> None:
     text = f"(float[2,3,4] x, float[M] w) => (float[2,3,4] y) {{y = LayerNormalization <axis = {axis}> (x, w)}}"

@@ -101,6 +101,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
 
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         """Convert an operator, with its type: converters of later operators ask for ranks."""
+        _refuse_numbers(op_name, inputs)
         inputs = self._agreeing(op_name, inputs, attrs)
 
         def on_images(images: list[Any], changed: dict[str, Any]) -> Any:
@@ -348,6 +349,30 @@ def _broadcast(length: Any, wanted: Any) -> Any:
     if target == 1 or known is not None or sym.Analyzer().can_prove_equal(length, wanted):
         return length  # A length that is known and not 1 is what is wanted, or 1 is.
     raise Unsupported(f"tvm cannot decide if a length of {length} is kept or broadcast to {wanted}")
+
+
+_OF_NUMBERS = frozenset(
+    ("Add", "Cast", "Clip", "Div", "Identity", "Mod", "Mul", "Neg", "Range", "Sub", "Trilu", "Unsqueeze")
+)
+"""Operators that TVM computes on numbers that follow from lengths, and are not tensors to it."""
+
+_ARITHMETIC = frozenset(("Add", "Div", "Mod", "Mul", "Sub"))
+
+
+def _refuse_numbers(op_name: str, inputs: Sequence[Any]) -> None:
+    """Refuse numbers that follow from lengths where TVM, or the code that it makes of them, ends the process."""
+    if not any(map(_is_number, inputs)):
+        return
+    if op_name not in _OF_NUMBERS:
+        raise Unsupported(f"tvm's {op_name} does not take a number that follows from lengths")
+    if op_name in _ARITHMETIC and not all(_is_number(x) or isinstance(x, tvm.ir.GenericConst) for x in inputs):
+        raise Unsupported(f"tvm's {op_name} does not take a tensor and a number that follows from lengths")
+    if op_name in _DIVISIONS and not isinstance(inputs[1], tvm.ir.GenericConst | tirx.IntImm):
+        raise Unsupported(f"tvm's {op_name} does not check that a number that follows from lengths is not 0")
+
+
+def _is_number(x: Any) -> bool:
+    return x is not None and tvm.ir.is_prim_expr(x)
 
 
 _INDEXED: Mapping[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
