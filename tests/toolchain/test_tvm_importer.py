@@ -509,6 +509,17 @@ def test_numbers_made_of_lengths_are_refused_where_they_end_the_process(body: st
         TvmToolchain().check_import(model, TARGET, tmp_path)
 
 
+@pytest.mark.parametrize(("compared", "ok"), [([1, 5], False), ([-1, -1], True), ([-1, 5], False)])
+def test_shapes_are_compared_only_if_lengths_do_not_matter(compared: list[int], ok: bool, tmp_path: Path) -> None:
+    text = "(float[N,M] x) => (bool[2] y) {s = Shape (x) y = Equal (s, c)}"
+    case = KernelCase("equal", text, [numbers(1, 5)], {"c": np.array(compared)})
+    if ok:
+        agrees(case, tmp_path)
+        return
+    with pytest.raises(Unsupported, match="cannot decide if"):
+        TvmToolchain().check_import(case.model(), TARGET, tmp_path)
+
+
 @pytest.mark.parametrize("axis", [-1, -2])
 def test_parameters_of_a_norm_that_may_be_of_length_one_are_refused(axis: int, tmp_path: Path) -> None:
     text = f"(float[2,3,4] x, float[M] w) => (float[2,3,4] y) {{y = LayerNormalization <axis = {axis}> (x, w)}}"

@@ -166,6 +166,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return reshaped(self.bb, self._of_as_many(inputs[0], y))
         if op_name == "Sign" and str(inputs[0].ty.dtype).startswith("uint"):
             return relax.op.minimum(inputs[0], relax.const(1, inputs[0].ty.dtype))
+        if op_name == "Equal":
+            _refuse_equal_lengths(*inputs)
         if op_name == "Equal" and _is_tensor(inputs[0], "bool"):
             return relax.op.logical_not(relax.op.logical_xor(*inputs))
         if op_name == "BitShift":
@@ -373,6 +375,26 @@ def _refuse_numbers(op_name: str, inputs: Sequence[Any]) -> None:
 
 def _is_number(x: Any) -> bool:
     return x is not None and tvm.ir.is_prim_expr(x)
+
+
+def _refuse_equal_lengths(x: Any, y: Any) -> None:
+    """Refuse to compare shapes if that is not certain before lengths are known: TVM compares their expressions."""
+    if not any(isinstance(z, relax.ShapeExpr) for z in (x, y)):
+        return
+    for n, m in zip(*map(_numbers_of, (x, y)), strict=False):
+        analyzer = sym.Analyzer()
+        for length in tirx.analysis.undefined_vars(n - m):
+            analyzer.bind(length, tvm.ir.Range(0, _FAR))
+        if not (analyzer.can_prove_equal(n, m) or analyzer.can_prove(tirx.NE(n, m))):
+            raise Unsupported(f"tvm cannot decide if {n} and {m} are equal before lengths are known")
+
+
+def _numbers_of(shape: Any) -> Sequence[Any]:
+    """Return the numbers of a shape of TVM's, or of a constant; none of another value."""
+    if isinstance(shape, relax.ShapeExpr):
+        return list(shape.values)
+    is_constant = isinstance(shape, tvm.ir.GenericConst)
+    return [tirx.IntImm("int64", n) for n in shape.value.numpy().ravel().tolist()] if is_constant else []
 
 
 _INDEXED: Mapping[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
