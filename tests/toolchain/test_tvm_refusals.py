@@ -47,6 +47,12 @@ def test_a_reduction_that_is_told_no_axes_is_taken() -> None:
     assert TvmToolchain().supports(node, TARGET).ok
 
 
+def test_regions_that_may_name_no_image_are_refused() -> None:
+    text = "(float[1,2,4,4] x, float[3,5] r) => (float[3,2,2,2] y) {y = MaxRoiPool <pooled_shape = [2,2]> (x, r)}"
+    (node,) = parsed_kernel("k", text).graph
+    assert "beyond the images" in str(TvmToolchain().supports(node, TARGET).reason)
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_none_of_the_largest_elements_are_refused(count: int) -> None:
     text = f"(float[3,4] x) => (float[3,{count}] v, int64[3,{count}] i) {{v, i = TopK (x, k)}}"

@@ -49,6 +49,7 @@ _WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
     "DynamicQuantizeLinear": (lambda node: True, "divides by 0 if all numbers are 0"),
     "Expand": (lambda node: _is_input(node, 1), "does not keep lengths if its shape is an input and contains 1"),
     "LayerNormalization": (lambda node: _uses_more_than_first(node), "computes only the first of its outputs"),
+    "MaxRoiPool": (lambda node: True, "reads beyond the images where a region names none of them"),
     "NonMaxSuppression": (lambda node: _varies(node, 2), "ignores a number of boxes that is not constant"),
     "OneHot": (lambda node: _gives_floats(node), "returns float64 instead of float32"),
     "ReduceMean": (lambda node: _is_of_integers(node), "returns wider integers than it reads"),
