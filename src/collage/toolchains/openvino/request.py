@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from collage.toolchains.sdk.thread_affinity import HelperThreads, computed_meanw
 if TYPE_CHECKING:
     from collage.toolchains._contract import Kernel, Tensor
 
-__all__ = ["AS_INT32", "THREADS", "PluginThreads", "fits", "kernel_of", "port_of_name"]
+__all__ = ["AS_INT32", "THREADS", "PluginThreads", "SharedModel", "fits", "kernel_of", "port_of_name"]
 
 AS_INT32 = tuple(name.lower() for name in WIDE)
 """Integer types that the plugin computes in 32 bits."""
@@ -26,7 +27,8 @@ AS_INT32 = tuple(name.lower() for name in WIDE)
 _WATCHED = range(2, 5)
 """Runs of a model that are watched for helper threads. In the first one, other threads may just be starting."""
 _MOST_LENGTHS = 1024
-"""Sets of lengths that a request knows to be right."""
+"""Sets of lengths that a request knows to be right, or a model to be wrong."""
+_Lengths = tuple[tuple[int, ...], ...]
 
 
 class PluginThreads:
@@ -59,25 +61,60 @@ THREADS = PluginThreads()
 """The plugin's threads in this process."""
 
 
+class SharedModel:
+    """A compiled model, shared by all contexts, that is compiled anew after a run that failed.
+
+    The plugin's operators remember the lengths of the run before, and the memory. An operator that failed reads memory that
+    is gone, in the next run of lengths that it remembers, whatever the request.
+
+    Args:
+        compiler: Compiles the model.
+
+    Attributes:
+        model: The compiled model, None once a run failed.
+        wrong: Sets of lengths that failed. They are not run again.
+    """
+
+    def __init__(self, compiler: Callable[[], Any]) -> None:
+        self.model: Any = compiler()
+        self.wrong: set[_Lengths] = set()
+        self._compiler = compiler
+        self._turn = threading.Lock()
+
+    def current(self) -> Any:
+        """Return the model, compiled anew if a run failed."""
+        with self._turn:
+            if self.model is None:
+                self.model = self._compiler()
+            return self.model
+
+    def drop(self, model: Any, lengths: _Lengths | None) -> None:
+        """Have a model compiled anew, of which a run failed; on lengths that always fail, unless they are None."""
+        with self._turn:
+            if self.model is model:
+                self.model = None
+            if lengths is not None and len(self.wrong) < _MOST_LENGTHS:
+                self.wrong.add(lengths)
+
+
 class _Request:
     """One inference request, called below its Python checks, with inputs shared.
 
     Setting an input takes longer than a small kernel, so an array that was set before is not set again.
     """
 
-    def __init__(self, model: Any, compiled: Compiled, threads: PluginThreads | None) -> None:
+    def __init__(self, shared: SharedModel, compiled: Compiled, threads: PluginThreads | None) -> None:
         from openvino import Tensor as OvTensor
-        from openvino._pyopenvino import InferRequest
 
         self.tensor = OvTensor
+        self._shared = shared
+        self._model: Any = None
+        model = shared.current()
         self.precision: str = model.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-        self.request = model.create_infer_request()
-        self._infer = functools.partial(InferRequest.infer, self.request, {})
         self._threads = threads
         self._runs = 0
         ports = port_of_name(model)
         self._ports = [ports.get(name) for name in compiled.inputs]
-        self._set: list[Tensor | None] = [None] * len(self._ports)
         # A request only points to the memory of its inputs, so that copies must be kept.
         self._held: list[Tensor | None] = [None] * len(self._ports)
         types = [value.get_element_type().to_dtype().name for value in model.inputs]
@@ -93,35 +130,58 @@ class _Request:
             ]
         # OpenVINO's call that waits loses the errors of a model with a single thread, and returns what an earlier run did.
         # Errors at run time follow from lengths, or from values on which lengths depend.
-        self._loses_errors = model.get_property("INFERENCE_NUM_THREADS") == 1
+        is_alone = model.get_property("INFERENCE_NUM_THREADS") == 1
+        self._loses_errors = is_alone and not compiled.metadata.get("fixed")
         self._by_values = bool(compiled.metadata.get("by_values")) or not all("float" in name for name in types)
-        self._right: set[tuple[tuple[int, ...], ...]] = set()
+        self._right: set[_Lengths] = set()
         self._is_static = [port is not None and model.inputs[port].partial_shape.is_static for port in self._ports]
+        self.is_renewed()
 
-    def infer(self, share_outputs: bool) -> Any:
-        """Run on the inputs that were set; outputs by port, in memory of the request's, or copied."""
-        if (threads := self._threads) is not None:
-            if self._runs < _WATCHED[-1]:
-                self._runs += 1
-                with threads.watched() if self._runs in _WATCHED else contextlib.nullcontext():
-                    return self._infer(share_outputs, False)
-            threads.helpers.move_off()
-        return self._infer(share_outputs, False)
+    def is_renewed(self) -> bool:
+        """Make a request of the shared model, if there is none. Return True if so: then nothing is set."""
+        if self._model is not None and self._model is self._shared.model:
+            return False
+        from openvino._pyopenvino import InferRequest
 
-    def infer_any_lengths(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Run on the inputs that were set, which may be of lengths that the model does not take; outputs are copied.
+        self._model = self._shared.current()
+        self.request = self._model.create_infer_request()
+        self._infer = functools.partial(InferRequest.infer, self.request, {})
+        self._set: list[Tensor | None] = [None] * len(self._ports)
+        return True
+
+    def run(self, inputs: Sequence[Tensor], in_place: bool) -> list[Tensor]:
+        """Run on the inputs that were set; outputs are copied, or stay where they were set to and are not returned.
 
         Raises:
             RuntimeError: The model does not take these lengths.
         """
-        lengths = tuple(x.shape for x in inputs)
-        if not self._loses_errors or (lengths in self._right and not self._by_values):
-            return list(self.infer(share_outputs=False).values())
+        if self._shared.wrong and _lengths(inputs) in self._shared.wrong:
+            raise RuntimeError("openvino failed on these lengths before")
+        try:
+            if self._loses_errors and (self._by_values or _lengths(inputs) not in self._right):
+                return self._run_apart(inputs, in_place)
+            made = self._run(in_place)
+        except Exception:
+            self._shared.drop(self._model, None if self._by_values else _lengths(inputs))
+            raise
+        return [] if in_place else list(made.values())
+
+    def _run_apart(self, inputs: Sequence[Tensor], in_place: bool) -> list[Tensor]:
+        """Run in a thread of the plugin's, which keeps errors."""
         self.request.start_async()
         self.request.wait()
         if len(self._right) < _MOST_LENGTHS:
-            self._right.add(lengths)
-        return [np.array(tensor.data) for tensor in self.request.output_tensors]
+            self._right.add(_lengths(inputs))
+        return [] if in_place else [np.array(tensor.data) for tensor in self.request.output_tensors]
+
+    def _run(self, in_place: bool) -> Any:
+        if (threads := self._threads) is not None:
+            if self._runs < _WATCHED[-1]:
+                self._runs += 1
+                with threads.watched() if self._runs in _WATCHED else contextlib.nullcontext():
+                    return self._infer(in_place, False)
+            threads.helpers.move_off()
+        return self._infer(in_place, False)
 
     def read(self, inputs: Sequence[Tensor]) -> None:
         """Set the inputs."""
@@ -155,8 +215,9 @@ class _RequestKernel:
         self.precision = request.precision
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        self._request.is_renewed()
         self._request.read(inputs)
-        return self._request.infer_any_lengths(inputs)
+        return self._request.run(inputs, in_place=False)
 
 
 class _InPlaceRequestKernel(InPlaceKernelBase):
@@ -168,9 +229,11 @@ class _InPlaceRequestKernel(InPlaceKernelBase):
         self.precision = request.precision
 
     def run_into(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        if self._request.is_renewed():
+            self._written = [None] * len(self._written)
         self._request.read(inputs)
         self._write_to(outputs)
-        self._request.infer(share_outputs=True)
+        self._request.run(inputs, in_place=True)
 
     def _handle(self, y: Tensor) -> object:
         return self._request.tensor(y, shared_memory=True)
@@ -179,15 +242,15 @@ class _InPlaceRequestKernel(InPlaceKernelBase):
         self._request.request.set_output_tensor(i, handle)
 
 
-def kernel_of(model: Any, compiled: Compiled, threads: PluginThreads | None) -> Kernel:
+def kernel_of(shared: SharedModel, compiled: Compiled, threads: PluginThreads | None) -> Kernel:
     """Return a compiled model as a kernel; it writes in place if all its shapes are fixed.
 
     Args:
-        model: OpenVINO's compiled model.
+        shared: OpenVINO's compiled model.
         compiled: Names of inputs and outputs, and the limit of integers.
         threads: The threads to move off the caller's processors; None leaves them to the plugin.
     """
-    request, layouts = _Request(model, compiled, threads), _layouts(model, compiled)
+    request, layouts = _Request(shared, compiled, threads), _layouts(shared.current(), compiled)
     return _RequestKernel(request) if layouts is None else _InPlaceRequestKernel(request, layouts)
 
 
@@ -197,6 +260,10 @@ def _layouts(model: Any, compiled: Compiled) -> tuple[Layout, ...] | None:
         return None
     dtypes = [port.get_element_type().to_dtype().name for port in model.outputs]
     return layouts_of(dtypes, [tuple(port.shape) for port in model.outputs])
+
+
+def _lengths(inputs: Sequence[Tensor]) -> _Lengths:
+    return tuple(x.shape for x in inputs)
 
 
 def fits(x: Tensor, limit: int = LIMITS[0]) -> bool:

@@ -22,7 +22,7 @@ from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import IN_FLOATS, Availability, Compiled, LoadOptions, OptionValues, Support
 from collage.toolchains.openvino.integers import LIMITS, computes_beyond, is_place
-from collage.toolchains.openvino.request import AS_INT32, THREADS, fits, kernel_of, port_of_name
+from collage.toolchains.openvino.request import AS_INT32, THREADS, SharedModel, fits, kernel_of, port_of_name
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command
 from collage.toolchains.sdk.model_files import (
     check_options,
@@ -56,6 +56,8 @@ _NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16
 """Instruction sets, by /proc/cpuinfo's names, without which a precision is emulated, and slower than f32."""
 _BY_VALUES = frozenset(("Compress", "NonMaxSuppression", "NonZero", "Unique"))
 """Operators on whose values the lengths of results depend."""
+_LEAST_BITS = 32
+"""Bits of integers that may be lengths."""
 _OF_NO_PARTS = ("Concat", "ConstantOfShape")
 _TOLD_NOTHING = ("Expand", "Reduce", "Reshape", "Resize")
 """Beginnings of operators that do the right thing where an input after the first has no elements."""
@@ -75,8 +77,9 @@ class OpenVinoToolchain(ToolchainBase):
 
     name = "openvino"
     targets = ("llvm -compiler=openvino",)
-    # Not TopK: two runs that it refuses, for a number of 0, corrupt the memory of the process.
-    checks_sizes_of = ("ConstantOfShape", "CumSum", "GatherElements", "OneHot", "Pad", "Slice", "Trilu")
+    # Not TopK: two runs that it refuses, for a number of 0, corrupt the memory of the process. Not OneHot: it takes a depth of 0.
+    # Not CumSum: kernels of fixed shapes must not fail, see ``request``.
+    checks_sizes_of = ("ConstantOfShape", "GatherElements", "Pad", "Slice", "Trilu")
     reads_contributed = True
     options = {
         "threads": "number of threads (default: one for each physical core)",
@@ -137,20 +140,25 @@ class OpenVinoToolchain(ToolchainBase):
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
         indices = [i for i, v in enumerate(kernel.graph.inputs) if is_place(v)]
-        by_values = any(node.op_type in _BY_VALUES for node in RecursiveGraphIterator(kernel.graph))
+        by_values = any(_decides_by_values(node) for node in RecursiveGraphIterator(kernel.graph))
         metadata = {"model": files[0], "indices": indices, "limit": limit} | (
-            ({IN_FLOATS: in_floats} if in_floats else {}) | ({"by_values": True} if by_values else {})
+            ({IN_FLOATS: in_floats} if in_floats else {})
+            | ({"by_values": True} if by_values else {})
+            | ({} if model.is_dynamic() else {"fixed": True})
         )
         return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata=metadata)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Compile the kernel with the plugin, and make one request."""
         _check(target)
-        with THREADS.noticed():
-            config = _config(target, options)
-            keeps = _keeps_sums(target)
-            key = self.name, compiled.metadata["model"], keeps, tuple(config.items())
-            model = options.once(key, lambda: _compile(workspace / compiled.metadata["model"], config, keeps))
+        config, keeps = _config(target, options), _keeps_sums(target)
+
+        def compiler() -> Any:
+            with THREADS.noticed():
+                return _compile(workspace / compiled.metadata["model"], config, keeps)
+
+        key = self.name, compiled.metadata["model"], keeps, tuple(config.items())
+        model = options.once(key, lambda: SharedModel(compiler))
         # Threads that the plugin pins itself stay on their processors.
         return kernel_of(model, compiled, None if options.exclusive else THREADS)
 
@@ -273,6 +281,18 @@ def _refuse_misread(values: Iterable[ir.Value]) -> None:
             continue
         if not fits(tensor.numpy()) and any(user.op_type != "Slice" for user, _ in value.uses()):
             raise Unsupported(f"openvino's CPU plugin computes {dtype.name.lower()} in 32 bits ({value.name!r})")
+
+
+def _decides_by_values(node: ir.Node) -> bool:
+    """Return True if lengths of results may depend on the values that an operator makes, or on those that it reads."""
+    from collage.graph import follows_from_lengths
+
+    types = [(value, elem_type(value)) for value in node.outputs]
+    return node.op_type in _BY_VALUES or any(
+        (dtype is None or dtype == dtype.BOOL or (dtype.is_integer() and dtype.bitwidth >= _LEAST_BITS))
+        and not follows_from_lengths(value)
+        for value, dtype in types
+    )
 
 
 def _is_read_as_nothing(constant: ir.Value) -> bool:
