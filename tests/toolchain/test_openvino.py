@@ -419,6 +419,7 @@ SUPPRESSED = "(float[1,6,4] b, float[1,1,6] s%s) => (int64[N,3] y) {y = NonMaxSu
         ("(int32[2] x, int32[2] z) => (int32[2] y) {y = Pow (x, z)}", {}, False),
         ('(uint8[2] x, uint8[2] z) => (uint8[2] y) {y = BitShift <direction = "LEFT"> (x, z)}', {}, False),
         ('(uint8[2] x, uint8[2] z) => (uint8[2] y) {y = BitShift <direction = "RIGHT"> (x, z)}', {}, True),
+        ('(uint8[n] x, uint8[n] z) => (uint8[n] y) {y = BitShift <direction = "RIGHT"> (x, z)}', {}, False),
         ('(uint16[2] x) => (uint16[2] y) {y = BitShift <direction = "LEFT"> (x, n)}', {"n": np.uint16(15)}, True),
         ('(uint16[2] x) => (uint16[2] y) {y = BitShift <direction = "LEFT"> (x, n)}', {"n": np.uint16(16)}, False),
         ("(uint8[2] x, uint8[2] z) => (uint8[2] y) {y = Div (x, z)}", {}, True),

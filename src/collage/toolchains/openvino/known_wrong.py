@@ -290,8 +290,8 @@ DEFECTS: Sequence[KnownDefect] = (
         lambda node: _bits(node) >= 32,
     ),
     KnownDefect(
-        "Div",
-        "openvino's CPU plugin rounds Div of 8-bit integers if shapes are dynamic",
+        "BitShift Div",
+        "openvino's CPU plugin rounds {op} of 8-bit integers if shapes are dynamic",
         lambda node: _bits(node) == 8 and not all(x is not None and _is_fixed(x) for x in node.inputs),
     ),
     KnownDefect(
