@@ -145,7 +145,10 @@ def test_errors_are_raised_where_floats_decide_on_lengths(tmp_path: Path) -> Non
 @pytest.mark.parametrize("rows", ["2", "r"])
 def test_runs_after_one_that_failed_are_right(threads: int, rows: str, tmp_path: Path) -> None:
     """OpenVINO reads memory that is gone, in runs of the lengths of the last one before the error."""
-    model = kernel("k", f"(float[{rows},n] x, float[m,3] w, float[c] b) => (float[{rows},3] y) {{y = Gemm (x, w, b)}}")
+    model = kernel(
+        "k",
+        f"(float[{rows},n] x, float[m,3] w, float[c] b) => (float[{rows},3] y) {{t = MatMul (x, w) y = Add (t, b)}}",
+    )
     target = Target.parse(f"llvm -compiler=openvino -threads={threads}")
     toolchain, random, shared = OpenVinoToolchain(), np.random.default_rng(0), dict[object, object]()
     compiled = toolchain.compile(model, target, tmp_path)
@@ -450,6 +453,21 @@ SUPPRESSED = "(float[1,6,4] b, float[1,1,6] s%s) => (int64[N,3] y) {y = NonMaxSu
         (MAX_POOL % ("6", "[2], dilations = [2]", "[3]", "[0,1]"), {}, False),
         (MAX_POOL % ("6", "[2], dilations = [2]", "[3]", "[0,0]"), {}, True),
         ("(float[2,2,2,2] x, int64[4] n) => (float[A,B,C,D] y) {y = Tile (x, n)}", {}, False),
+        ("(float[N,3] x) => (float[N,4] y) {y = MatMul (x, w)}", {"w": np.zeros((3, 4), np.float32)}, True),
+        ("(float[N,M] x) => (float[N,4] y) {y = MatMul (x, w)}", {"w": np.zeros((3, 4), np.float32)}, False),
+        ("(float[N,M] x, float[M,4] w) => (float[N,4] y) {y = MatMul (x, w)}", {}, True),
+        ("(float[N,3] x, float[3,4] w, float[4] b) => (float[N,4] y) {y = Gemm (x, w, b)}", {}, True),
+        ("(float[N,3] x, float[3,4] w, float[N,1] b) => (float[N,4] y) {y = Gemm (x, w, b)}", {}, True),
+        ("(float[N,3] x, float[4,3] w, float[4] b) => (float[N,4] y) {y = Gemm <transB = 1> (x, w, b)}", {}, True),
+        ("(float[N,3] x, float[3,4] w, float[K] b) => (float[N,4] y) {y = Gemm (x, w, b)}", {}, False),
+        ("(float[N,3] x, float[3,4] w, float[5,4] b) => (float[N,4] y) {y = Gemm (x, w, b)}", {}, False),
+        ("(float[N,3] x, float[3] w) => (float[N,3] y) {y = LayerNormalization (x, w)}", {}, True),
+        ("(float[N,M] x, float[3] w) => (float[N,M] y) {y = LayerNormalization (x, w)}", {}, False),
+        ("(float[N,3,M] x, float[3] w) => (float[N,3,M] y) {y = InstanceNormalization (x, w, w)}", {}, True),
+        ("(float[N,C,M] x, float[3] w) => (float[N,C,M] y) {y = InstanceNormalization (x, w, w)}", {}, False),
+        ("(float[N,C,M] x, float[3] w) => (float[N,C,M] y) {y = BatchNormalization (x, w, w, w, w)}", {}, False),
+        ("(float[N,3,M] x, float[2,3,1] w, float[2] b) => (float[N,2,M] y) {y = Conv (x, w, b)}", {}, True),
+        ("(float[N,3,M] x, float[2,3,1] w, float[B] b) => (float[N,2,M] y) {y = Conv (x, w, b)}", {}, False),
         ("(float[2,2,2,2] x) => (float[A,B,C,D] y) {y = Tile (x, n)}", {"n": np.full(4, 2)}, True),
         ("(float[2,2,2] x, int64[3] n) => (float[A,B,C] y) {y = Tile (x, n)}", {}, True),
         ("(float[1,4,2] x) => (float[1,4,2] y) {y = DFT (x, , n)}", {"n": np.int64(1)}, True),

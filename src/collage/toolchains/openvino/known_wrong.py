@@ -246,6 +246,32 @@ def _is_of_integers(node: ir.Node) -> bool:
     return dtype is not None and dtype.is_integer()
 
 
+def _lengths(value: ir.Value | None) -> list[int | ir.SymbolicDim] | None:
+    return None if value is None or value.shape is None else list(value.shape)
+
+
+def _stretches(node: ir.Node) -> bool:
+    """Return True if lengths that ONNX demands to be equal are not known to be: the plugin stretches a length of 1."""
+    shapes = [_lengths(value) for value in node.inputs]
+    first, second = shapes[:2]
+    if first is None or second is None:
+        return False
+    bias = next(iter(shapes[2:]), None)
+    if node.op_type in ("BatchNormalization", "InstanceNormalization"):
+        pairs = [(first[1], scale[0]) for scale in shapes[1:] if scale]
+    elif node.op_type == "Conv":
+        pairs = [(second[0], bias[0])] if bias else []
+    elif node.op_type == "MatMul":
+        has_weights = node.inputs[1] is not None and node.inputs[1].const_value is not None
+        pairs = [(first[-1], second[-2:][0])] if has_weights and first and second else []
+    elif node.op_type == "Gemm":
+        made = [first[bool(node.attributes.get_int("transA"))], second[not node.attributes.get_int("transB")]]
+        pairs = [(m, n) for m, n in zip(reversed(made), reversed(bias or ()), strict=False) if n != 1]
+    else:
+        pairs = [(m, n) for scale in shapes[1:] for m, n in zip(reversed(first), reversed(scale or ()), strict=False)]
+    return not all(m == n and getattr(m, "value", m) is not None for m, n in pairs)
+
+
 def _text(node: ir.Node, name: str, default: str) -> str:
     attribute = node.attributes.get(name)
     return default if attribute is None else attribute.as_string()
@@ -364,6 +390,11 @@ DEFECTS: Sequence[KnownDefect] = (
         _reads_output_in_branch,
     ),
     KnownDefect("LpNormalization", "openvino adds at least 1e-6 to the norms that LpNormalization divides by"),
+    KnownDefect(
+        "BatchNormalization Conv Gemm InstanceNormalization LayerNormalization MatMul RMSNormalization",
+        "openvino stretches lengths of 1 in {op} that ONNX demands to be equal to others",
+        _stretches,
+    ),
     KnownDefect("MaxPool", "openvino adds windows to MaxPool with ceil_mode that begin in the padding", _pools_padding),
     KnownDefect(
         "NonMaxSuppression",
