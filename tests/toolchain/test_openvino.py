@@ -394,6 +394,7 @@ def test_a_shape_that_it_takes_for_another_is_refused(tmp_path: Path, monkeypatc
 POOL = (
     "(float[1,1,8] x) => (float[1,1,N] y) {y = AveragePool <ceil_mode = 1, kernel_shape = [3], strides = [2], %s> (x)}"
 )
+WINDOWS = "MaxPool <kernel_shape = [2, 2], storage_order"
 MAX_POOL = "(float[1,1,%s] x) => (float[1,1,M] y) {y = MaxPool <ceil_mode = 1, kernel_shape = %s, strides = %s, pads = %s> (x)}"
 TRANSPOSED = "(float[1,1,%s] x, float[1,1,3] w) => (float[1,1,M] y) {y = ConvTranspose <strides = [2] %s> (x, w)}"
 QUANTISED = "(float[%s] x) => (int8[A,B] y) {y = QuantizeLinear <axis = %d> (x, s, z)}"
@@ -468,6 +469,12 @@ SUPPRESSED = "(float[1,6,4] b, float[1,1,6] s%s) => (int64[N,3] y) {y = NonMaxSu
         ("(float[N,C,M] x, float[3] w) => (float[N,C,M] y) {y = BatchNormalization (x, w, w, w, w)}", {}, False),
         ("(float[N,3,M] x, float[2,3,1] w, float[2] b) => (float[N,2,M] y) {y = Conv (x, w, b)}", {}, True),
         ("(float[N,3,M] x, float[2,3,1] w, float[B] b) => (float[N,2,M] y) {y = Conv (x, w, b)}", {}, False),
+        ("(float[N,4,4] x, float[4] s) => (float[N,4,4] y) {y = PRelu (x, s)}", {}, False),
+        ("(float[N,3,4] x, float[4] s) => (float[N,3,4] y) {y = PRelu (x, s)}", {}, True),
+        ("(float[N,C,4] x, float[1] s) => (float[N,C,4] y) {y = PRelu (x, s)}", {}, True),
+        ("(float[N,4] x, float[4] s) => (float[N,4] y) {y = PRelu (x, s)}", {}, True),
+        (f"(float[1,1,5,5] x) => (float[1,1,4,4] y, int64[1,1,4,4] i) {{y, i = {WINDOWS} = 1> (x)}}", {}, False),
+        (f"(float[1,1,5,5] x) => (float[1,1,4,4] y, int64[1,1,4,4] i) {{y, i = {WINDOWS} = 0> (x)}}", {}, True),
         ("(float[2,2,2,2] x) => (float[A,B,C,D] y) {y = Tile (x, n)}", {"n": np.full(4, 2)}, True),
         ("(float[2,2,2] x, int64[3] n) => (float[A,B,C] y) {y = Tile (x, n)}", {}, True),
         ("(float[1,4,2] x) => (float[1,4,2] y) {y = DFT (x, , n)}", {"n": np.int64(1)}, True),

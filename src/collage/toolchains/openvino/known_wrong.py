@@ -250,6 +250,14 @@ def _lengths(value: ir.Value | None) -> list[int | ir.SymbolicDim] | None:
     return None if value is None or value.shape is None else list(value.shape)
 
 
+def _takes_slopes_of_channels(node: ir.Node) -> bool:
+    """Return True if slopes of the last axis may be as many as channels."""
+    x, slopes = map(_lengths, node.inputs[:2])
+    if x is None or slopes is None or len(slopes) != 1 or slopes[0] == 1 or len(x) <= _RANK_OF_MATRIX:
+        return False
+    return x[1] == slopes[0] or not (isinstance(x[1], int) and isinstance(slopes[0], int))
+
+
 def _stretches(node: ir.Node) -> bool:
     """Return True if lengths that ONNX demands to be equal are not known to be: the plugin stretches a length of 1."""
     shapes = [_lengths(value) for value in node.inputs]
@@ -394,6 +402,16 @@ DEFECTS: Sequence[KnownDefect] = (
         "BatchNormalization Conv Gemm InstanceNormalization LayerNormalization MatMul RMSNormalization",
         "openvino stretches lengths of 1 in {op} that ONNX demands to be equal to others",
         _stretches,
+    ),
+    KnownDefect(
+        "MaxPool",
+        "openvino swaps axes of the indices of MaxPool with storage_order",
+        lambda node: bool(node.attributes.get_int("storage_order", 0)) and len(node.outputs) > 1,
+    ),
+    KnownDefect(
+        "PRelu",
+        "openvino's PRelu takes slopes of one axis for those of channels",
+        _takes_slopes_of_channels,
     ),
     KnownDefect("MaxPool", "openvino adds windows to MaxPool with ceil_mode that begin in the padding", _pools_padding),
     KnownDefect(
