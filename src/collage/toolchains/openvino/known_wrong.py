@@ -269,6 +269,8 @@ def _stretches(node: ir.Node) -> bool:
         pairs = [(first[1], scale[0]) for scale in shapes[1:] if scale]
     elif node.op_type == "Conv":
         pairs = [(second[0], bias[0])] if bias else []
+    elif node.op_type == "GatherND":
+        pairs = list(zip(first, second, strict=False))[: node.attributes.get_int("batch_dims", 0) or 0]
     elif node.op_type == "MatMul":
         has_weights = node.inputs[1] is not None and node.inputs[1].const_value is not None
         pairs = [(first[-1], second[-2:][0])] if has_weights and first and second else []
@@ -399,7 +401,7 @@ DEFECTS: Sequence[KnownDefect] = (
     ),
     KnownDefect("LpNormalization", "openvino adds at least 1e-6 to the norms that LpNormalization divides by"),
     KnownDefect(
-        "BatchNormalization Conv Gemm InstanceNormalization LayerNormalization MatMul RMSNormalization",
+        "BatchNormalization Conv GatherND Gemm InstanceNormalization LayerNormalization MatMul RMSNormalization",
         "openvino stretches lengths of 1 in {op} that ONNX demands to be equal to others",
         _stretches,
     ),
