@@ -394,6 +394,10 @@ def test_a_shape_that_it_takes_for_another_is_refused(tmp_path: Path, monkeypatc
 POOL = (
     "(float[1,1,8] x) => (float[1,1,N] y) {y = AveragePool <ceil_mode = 1, kernel_shape = [3], strides = [2], %s> (x)}"
 )
+LOOPED = (
+    "(float[2] x%s) => (float[2] y) {y%s = Loop (n, c, x) <body = b (int64 i, bool d, float[2] v) "
+    "=> (bool e, float[2] %s) {e = Identity (d) w = Add (v, x)}>}"
+)
 WINDOWS = "MaxPool <kernel_shape = [2, 2], storage_order"
 MAX_POOL = "(float[1,1,%s] x) => (float[1,1,M] y) {y = MaxPool <ceil_mode = 1, kernel_shape = %s, strides = %s, pads = %s> (x)}"
 TRANSPOSED = "(float[1,1,%s] x, float[1,1,3] w) => (float[1,1,M] y) {y = ConvTranspose <strides = [2] %s> (x, w)}"
@@ -472,6 +476,12 @@ SUPPRESSED = "(float[1,6,4] b, float[1,1,6] s%s) => (int64[N,3] y) {y = NonMaxSu
         ("(float[N,4] x, int64[N,1] i) => (float[N] y) {y = GatherND <batch_dims = 1> (x, i)}", {}, True),
         ("(float[N,4] x, int64[M,1] i) => (float[M] y) {y = GatherND <batch_dims = 1> (x, i)}", {}, False),
         ("(float[N,4] x, int64[M,2] i) => (float[M] y) {y = GatherND (x, i)}", {}, True),
+        (LOOPED % (", int64 n", "", "w"), {"c": np.bool_(True)}, False),
+        (LOOPED % ("", "", "w"), {"n": np.int64(2), "c": np.bool_(True)}, True),
+        (LOOPED % ("", "", "w"), {"n": np.int64(-1), "c": np.bool_(True)}, False),
+        (LOOPED % ("", ", o", "w, float[2] v"), {"n": np.int64(2), "c": np.bool_(True)}, True),
+        (LOOPED % ("", ", o", "w, float[2] v"), {"n": np.int64(0), "c": np.bool_(True)}, False),
+        (LOOPED % ("", ", o", "w, float[2] v"), {"n": np.int64(2), "c": np.bool_(False)}, False),
         ("(float[N,4,4] x, float[4] s) => (float[N,4,4] y) {y = PRelu (x, s)}", {}, False),
         ("(float[N,3,4] x, float[4] s) => (float[N,3,4] y) {y = PRelu (x, s)}", {}, True),
         ("(float[N,C,4] x, float[1] s) => (float[N,C,4] y) {y = PRelu (x, s)}", {}, True),

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from collage.graph import used_values
 from collage.system.machine import this_machine
+from collage.toolchains.sdk.integer_bounds import IntegerBounds
 from collage.toolchains.sdk.model_files import elem_type
 
 __all__ = ["DEFECTS", "KnownDefect", "known_wrong"]
@@ -282,6 +283,16 @@ def _stretches(node: ir.Node) -> bool:
     return not all(m == n and getattr(m, "value", m) is not None for m, n in pairs)
 
 
+def _may_not_run(node: ir.Node) -> bool:
+    """Return True if a Loop's number of runs may be negative, or 0 where results of its runs are stacked."""
+    count, condition = (*node.inputs, None, None)[:2]
+    least = 1 if count is None else IntegerBounds(2**63 - 1, trusts_floats=False).of(count).low
+    begins = None if condition is None else condition.const_value
+    may_stop = condition is not None and (begins is None or not begins.numpy().all())
+    is_stacked = len(node.outputs) > len(node.inputs) - 2
+    return least < 0 or (is_stacked and (least < 1 or may_stop))
+
+
 def _text(node: ir.Node, name: str, default: str) -> str:
     attribute = node.attributes.get(name)
     return default if attribute is None else attribute.as_string()
@@ -398,6 +409,11 @@ DEFECTS: Sequence[KnownDefect] = (
         "If",
         "openvino's importer confuses a graph output that a branch of If reads with the output of If",
         _reads_output_in_branch,
+    ),
+    KnownDefect(
+        "Loop",
+        "openvino runs a Loop forever if it is to run a negative number of times, and stacks old results if it is not to run",
+        _may_not_run,
     ),
     KnownDefect("LpNormalization", "openvino adds at least 1e-6 to the norms that LpNormalization divides by"),
     KnownDefect(
