@@ -45,6 +45,7 @@ __all__ = [
     "UsageError",
     "WorkerCrash",
     "WorkerDied",
+    "WorkerLost",
     "WorkerOutOfMemory",
     "WorkerTimeout",
     "WrongAnswer",
@@ -138,7 +139,13 @@ class PatternError(CollageError):
 
 
 class ToolchainError(CollageError):
-    """Base of the errors that toolchains raise. Becomes an outcome; never ends a run."""
+    """Base of the errors that toolchains raise. Becomes an outcome; never ends a run.
+
+    Attributes:
+        is_accident: True if the next try may end well: time, memory or processes were short, and no fault was seen.
+    """
+
+    is_accident: bool = False
 
 
 class Unsupported(ToolchainError):
@@ -152,9 +159,19 @@ class CompileError(ToolchainError):
 class WorkerDied(ToolchainError):
     """The toolchain's process crashed, hung, or was killed."""
 
+    is_accident = True
+
 
 class WorkerCrash(WorkerDied):
     """The process ended: a signal, or an unexpected exit."""
+
+    is_accident = False
+
+
+class WorkerLost(WorkerCrash):
+    """The process could not be started, or something else ended it."""
+
+    is_accident = True
 
 
 class WorkerTimeout(WorkerDied):

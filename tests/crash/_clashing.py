@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,10 @@ class Clashing(FakeToolchain):
         what = next((self._enemies[name] for name in LOADED if name in self._enemies), None)
         if what == "segfault":
             os.kill(os.getpid(), signal.SIGSEGV)
+        if what == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "hang":
+            time.sleep(600)
         if what == "bind":
             os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         kernel = super().load(*arguments)

@@ -30,9 +30,9 @@ def registry_of(enmities: Mapping[str, Mapping[str, str]]) -> Registry:
 class Asked(ProcessCompatibility):
     """Counts probes."""
 
-    def __init__(self, toolchains: Registry, database: Database, build: str = "1") -> None:
+    def __init__(self, toolchains: Registry, database: Database, build: str = "1", *, remeasure: bool = False) -> None:
         self.probes: list[str] = []
-        super().__init__(toolchains, database, lambda name: f"{name} {build}", self.probes.append)
+        super().__init__(toolchains, database, lambda name: f"{name} {build}", self.probes.append, remeasure=remeasure)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,27 @@ def test_a_clash_is_seen_explained_and_remembered(what: str, said: str) -> None:
         newer = Asked(registry_of({"a": {}, "b": {}}), database, build="2")
         assert newer.verdict(targets("a", "b")).ok
         assert len(newer.probes) == 1
+
+
+@pytest.mark.parametrize("what", ["kill", "hang"])
+def test_an_accident_of_the_probe_holds_for_one_compilation(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_compat, "_TIMEOUT_S", 5.0)
+    with Database("sqlite:///:memory:") as database:
+        sharing = Asked(registry_of({"a": {}, "b": {"a": what}}), database)
+        assert not any(sharing.verdict(targets("a", "b")).ok for _ in range(2))
+        assert len(sharing.probes) == 1
+        assert Asked(registry_of({"a": {}, "b": {}}), database).verdict(targets("a", "b")).ok
+
+
+def test_measuring_again_asks_again() -> None:
+    with Database("sqlite:///:memory:") as database:
+        assert not Asked(registry_of({"a": {}, "b": {"a": "wrong"}}), database).verdict(targets("a", "b")).ok
+        mended = registry_of({"a": {}, "b": {}})
+        assert not Asked(mended, database).verdict(targets("a", "b")).ok
+        again = Asked(mended, database, remeasure=True)
+        assert all(again.verdict(targets("a", "b")).ok for _ in range(2))
+        assert len(again.probes) == 1
+        assert Asked(mended, database).verdict(targets("a", "b")).ok
 
 
 def test_those_who_get_on_are_one_set_for_one_probe() -> None:

@@ -97,7 +97,13 @@ class _PlanSearch:
     @cached_property
     def _compatibility(self) -> ProcessCompatibility:
         lab = self._lab
-        return ProcessCompatibility(lab.problem.toolchains, lab.database, lab.session.build_of, lab.say)
+        return ProcessCompatibility(
+            lab.problem.toolchains,
+            lab.database,
+            lab.session.build_of,
+            lab.say,
+            remeasure=lab.problem.options.remeasure,
+        )
 
     def _may_share(self, plan: Plan) -> bool:
         return self._compatibility.can_share(plan.leaves)

@@ -3,7 +3,8 @@
 Runtimes clash in ways that they do not declare: symbols of one library taken for another's, static thread-local storage that
 runs out, thread pools that bind the process to one core. While measuring, each toolchain has a process of its own; an
 executable has one for all. So before a mixed plan is accepted, its toolchains are loaded together and run kernels in
-turns. All results must be right. The verdict is a fact, kept with the builds that it holds for.
+turns. All results must be right. The verdict is a fact, kept with the builds that it holds for. If the probe itself had too
+little time or memory, the verdict holds for one compilation.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from collage._errors import ToolchainError
+from collage.cost.workload_key import digest_of
 from collage.database import Database, FactKind
 from collage.system.machine import this_machine
 from collage.system.scratch import scratch
@@ -47,6 +49,7 @@ class ProcessCompatibility:
         database: The database that holds verdicts.
         build_of: The build of a target's toolchain.
         say: Called with each line of progress.
+        remeasure: Do not look up verdicts in the database.
     """
 
     def __init__(
@@ -55,11 +58,15 @@ class ProcessCompatibility:
         database: Database,
         build_of: Callable[[Target], str],
         say: Callable[[str], None] = lambda _: None,
+        *,
+        remeasure: bool = False,
     ) -> None:
         self._toolchains = toolchains
         self._database = database
         self._build_of = build_of
         self._say = say
+        self._remeasure = remeasure
+        self._probed: dict[str, Verdict] = {}
 
     def verdict(self, targets: Iterable[Target]) -> Verdict:
         """Return the verdict on the toolchains of these targets in one process. One alone is always right."""
@@ -98,14 +105,19 @@ class ProcessCompatibility:
             "builds": {target.build_name: self._build_of(target) for target in targets},
             "machine": this_machine().fingerprint,
         }
-        verdict = self._database.fact(_SHARE, **name)
+        digest = digest_of(name)
+        if (probed := self._probed.get(digest)) is not None:
+            return probed
+        verdict = None if self._remeasure else self._database.fact(_SHARE, **name)
         if verdict is None:
-            reason = self._probe(targets)
-            verdict = Verdict(reason is None, reason)
-            self._database.keep_fact(_SHARE, verdict, **name)
+            verdict, is_accident = self._probe(targets)
+            self._probed[digest] = verdict
+            if not is_accident:
+                self._database.keep_fact(_SHARE, verdict, **name)
         return verdict
 
-    def _probe(self, targets: Sequence[Target]) -> str | None:
+    def _probe(self, targets: Sequence[Target]) -> tuple[Verdict, bool]:
+        """Return the verdict, and True if another probe may end otherwise."""
         names = ", ".join(target.toolchain for target in targets)
         self._say(f"testing if {names} can share a process")
         members = []
@@ -122,5 +134,5 @@ class ProcessCompatibility:
             try:
                 found: str | None = worker.call("probe", _TIMEOUT_S)
             except ToolchainError as error:
-                return f"together, {names}: {error}"
-        return found
+                return Verdict(False, f"together, {names}: {error}"), error.is_accident
+        return Verdict(found is None, found), False

@@ -28,6 +28,7 @@ from collage._errors import (
     Unsupported,
     WorkerCrash,
     WorkerDied,
+    WorkerLost,
     WorkerOutOfMemory,
     WorkerTimeout,
 )
@@ -45,6 +46,8 @@ _TAIL_BYTES = 4096
 _LOOK_S = 1.0
 _PATIENCE_S = 5.0
 """Seconds that the warden may take to kill all processes, before it is killed as well."""
+_FROM_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
+"""Signals that the system or a user ends processes with, also where memory is short."""
 _FAILURES: dict[str, type[ToolchainError]] = {"unsupported": Unsupported, "compile error": CompileError}
 
 
@@ -197,7 +200,7 @@ class Worker:
         except OSError as error:  # Too many files are open.
             for descriptor in chain.from_iterable(pipes):
                 os.close(descriptor)
-            raise WorkerCrash(f"the worker could not start: {error.strerror}") from error
+            raise WorkerLost(f"the worker could not start: {error.strerror}") from error
         (child_reads, self._requests), (self._replies, child_writes), (child_lifeline, self._lifeline) = pipes
         os.set_blocking(self._requests, False)
         configuration = {
@@ -225,7 +228,7 @@ class Worker:
             self._let_go()
             os.close(self._requests)
             os.close(self._replies)
-            raise WorkerCrash(f"the worker could not start: {error.strerror}") from error
+            raise WorkerLost(f"the worker could not start: {error.strerror}") from error
         finally:
             for descriptor in (child_reads, child_writes, child_lifeline):
                 os.close(descriptor)
@@ -239,7 +242,7 @@ class Worker:
             hello = self._receive(time.monotonic() + self._start_timeout_s, late)
         except RuntimeError as error:  # No threads left.
             self.kill()
-            raise WorkerCrash(f"the worker could not start: {error}") from error
+            raise WorkerLost(f"the worker could not start: {error}") from error
         except BaseException:
             # Interrupted, too: its greeting would be taken for the reply of the first job.
             self.kill()
@@ -248,7 +251,8 @@ class Worker:
             self.kill()
             if hello["kind"] == "unsupported":
                 raise Unsupported(hello["reason"])
-            raise WorkerCrash(f"the worker could not start: {hello['reason']}")
+            kind = WorkerOutOfMemory if hello["kind"] == "out of memory" else WorkerCrash
+            raise kind(f"the worker could not start: {hello['reason']}")
 
     def _let_go(self) -> None:
         """Close the lifeline, once."""
@@ -329,7 +333,8 @@ class Worker:
             return WorkerOutOfMemory(f"the worker ran out of memory{said}")
         if code < 0:
             names = {number.value: number.name for number in signal.Signals}  # Most real-time signals have none.
-            return WorkerCrash(f"the worker was killed by {names.get(-code, f'signal {-code}')}{said}")
+            kind = WorkerLost if -code in _FROM_OUTSIDE else WorkerCrash
+            return kind(f"the worker was killed by {names.get(-code, f'signal {-code}')}{said}")
         return WorkerCrash(f"the worker exited with code {code}{said}")
 
 
