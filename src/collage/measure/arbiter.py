@@ -80,10 +80,10 @@ class Arbiter:
             return None
         return None if told is None else str(told)
 
-    def noise(self, model: Path, values: Path, limit_s: float) -> Mapping[str, float]:
-        """Return what float arithmetic errs on a model's outputs, relative to their sizes; empty if that is not known."""
+    def noise(self, model: Path, values: Path, limit_s: float) -> Mapping[str, float] | None:
+        """Return what float arithmetic errs on a model's outputs, relative to their sizes; None if an accident hides it."""
         try:
             told = self._worker.call("noise", _LIMIT_S, model=str(model), values=str(values), limit_s=limit_s)
-        except ToolchainError:
-            return {}
+        except ToolchainError as error:
+            return None if error.is_accident else {}
         return dict(told)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
+from collage._errors import ToolchainError
 from collage.cost.outcome import Outcome
 from collage.database import Database, FactKind
 from collage.graph import DataflowGraph
@@ -212,12 +213,13 @@ class _BaselineMeasurer:
                 name = {"structure": structure, "target": str(self.target)}
                 name["build"] = self.measure_session.build_of(self.target)
                 name["by"] = "import" if by_import else "build"
-                answer = self.database.fact(_SUPPORT, **name)
+                session = self.measure_session
+                answer = session.recall_fact(_SUPPORT, **name)
                 if answer is None:
-                    session = self.measure_session
-                    reason = (session.try_import if by_import else session.try_build)(model, self.target)
-                    answer = Support(reason is None, reason)
-                    self.database.keep_fact(_SUPPORT, answer, **name)
+                    error = (session.try_import if by_import else session.try_build)(model, self.target)
+                    answer = Support(error is None, None if error is None else str(error)[:500])
+                    if error is None or not error.is_accident:
+                        self.database.keep_fact(_SUPPORT, answer, **name)
                 asked[structure] = answer
             support[i] = asked[structure]
         return support
@@ -230,11 +232,15 @@ class _BaselineMeasurer:
                 continue
             model = self.kernels.model(bits, self.target)
             key = self.measure_session.key(self.estimator.job(model, self.target)).digest
-            seconds = self.database.fact(_PROFILE, key=key)
+            seconds = self.measure_session.recall_fact(_PROFILE, key=key)
             if seconds is None:
-                inputs = [str(value.name) for value in model.graph.inputs]
-                seconds = _by_position(model, self.measure_session.profile(model, self.target, inputs))
-                self.database.keep_fact(_PROFILE, seconds, key=key)
+                inputs, is_lasting = [str(value.name) for value in model.graph.inputs], True
+                try:
+                    seconds = _by_position(model, self.measure_session.profile(model, self.target, inputs))
+                except ToolchainError as error:
+                    seconds, is_lasting = (), not error.is_accident
+                if is_lasting:
+                    self.database.keep_fact(_PROFILE, seconds, key=key)
             total = sum(seconds)
             members = [i for i in range(len(self.graph)) if bits >> i & 1]
             if total > 0 and len(seconds) == len(members):

@@ -141,14 +141,17 @@ class _Judge:
             return
         self._settle(original, values, "the first inputs")
 
-    def run(self, values: ValueStore) -> bool:
-        """Run the original on stored inputs; False if it does not take them, or makes fewer numbers of them."""
+    def run(self, values: ValueStore) -> bool | None:
+        """Run the original on stored inputs; False if it does not take them, or makes fewer numbers of them.
+
+        None if an accident hides it.
+        """
         if (original := self.original) is None:
             return True
         try:
             return original.run(values, self._names) <= self.not_finite
-        except ToolchainError:
-            return False
+        except ToolchainError as error:
+            return None if error.is_accident else False
 
     def settle(self, values: ValueStore, label: str) -> None:
         """Compare the prepared model's values with the original's latest run.
@@ -412,7 +415,7 @@ def _capture_other_lengths(
     longer = sum(measure_session.values.get(name).nbytes for name in measure_session.values) <= _MOST_BYTES
     single = single_lengths(model, inputs)
 
-    def takes(lengths: Mapping[str, int], values: ValueStore) -> bool:
+    def takes(lengths: Mapping[str, int], values: ValueStore) -> bool | None:
         capture_reference(model, at(lengths), measure_session, values)
         if not windows_fit(model, values):
             return False
@@ -420,8 +423,8 @@ def _capture_other_lengths(
             forget_mere_claims(model, values)
             if not _as_declared(model, values):
                 return False
-        if not against.run(values):
-            return False
+        if not (is_taken := against.run(values)):
+            return is_taken
         against.settle(values, "other lengths")
         return True
 
@@ -439,14 +442,15 @@ def _capture_other_lengths(
 def _first_taken(
     name: str,
     candidates: list[dict[str, int]],
-    takes: Callable[[Mapping[str, int], ValueStore], bool],
+    takes: Callable[[Mapping[str, int], ValueStore], bool | None],
     model: ir.Model,
     measure_session: MeasureSession,
     database: Database,
 ) -> Path | None:
     """The folder of all values at the first lengths that a model takes.
 
-    The lengths found are kept, since finding them takes up to five runs of the model.
+    The lengths found are kept, since finding them takes up to five runs of the model. That there are none is kept unless
+    an accident hides it.
 
     Raises:
         NothingCanRun: The process that runs the model has died of it.
@@ -460,6 +464,7 @@ def _first_taken(
     if known is not None:
         # Those first; all others stay for the case that it no longer does.
         candidates = sorted(candidates, key=lambda lengths: lengths != known.taken) if known.taken else []
+    is_sure = True
     for number, lengths in enumerate(candidates):
         values = ValueStore(measure_session.values.folder.with_name(f"{name}_{number}"))
         was_taken = known is not None and known.taken == lengths
@@ -469,11 +474,12 @@ def _first_taken(
             if isinstance(error.__cause__, WorkerDied):
                 raise
             continue
+        is_sure &= is_taken is not None
         if is_taken:
             if not was_taken:
                 database.keep_local_fact(_LENGTHS, _Lengths(lengths), **fact)
             return values.folder
-    if candidates and known is None:
+    if candidates and known is None and is_sure:
         database.keep_local_fact(_LENGTHS, _Lengths(None), **fact)
     return None
 

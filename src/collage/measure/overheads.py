@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from collage._errors import ToolchainError
 from collage.cost.workload_key import METHOD, runtime_settings
 from collage.database import FactKind
 from collage.measure.session import MeasureSession
@@ -33,7 +34,10 @@ _OVERHEADS: FactKind[Overheads] = FactKind("overheads", Overheads)
 
 
 def measure_overheads(target: Target, measure_session: MeasureSession) -> Overheads:
-    """The overheads of a target, from the database if they are known for this machine and build."""
+    """The overheads of a target, from the database if they are known for this machine and build.
+
+    They are 0 if the empty kernel cannot be built or run.
+    """
     name = {
         "method": METHOD,
         "target": str(target),
@@ -42,9 +46,14 @@ def measure_overheads(target: Target, measure_session: MeasureSession) -> Overhe
         "threads": measure_session.threads,
         "settings": runtime_settings(),
     }
-    found = measure_session.database.fact(_OVERHEADS, **name)
+    found = measure_session.recall_fact(_OVERHEADS, **name)
     if found is None:
-        measured = measure_session.overheads(_next_to_nothing(f"collage_empty_{target.toolchain}"), target)
+        try:
+            measured = measure_session.overheads(_next_to_nothing(f"collage_empty_{target.toolchain}"), target)
+        except ToolchainError as error:
+            measured = {"dispatch_s": 0.0, "launch_s": 0.0}
+            if error.is_accident:
+                return Overheads(**measured)
         found = Overheads(measured["dispatch_s"], measured["launch_s"])
         measure_session.database.keep_fact(_OVERHEADS, found, **name)
     return found

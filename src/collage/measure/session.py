@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import onnx_ir as ir
 
@@ -42,6 +42,7 @@ from collage.workers.worker import Worker
 
 __all__ = ["MeasureSession"]
 
+_T = TypeVar("_T")
 _MIB = 1 << 20
 # The figure is for readers. On models that take longer, nothing depends on it.
 _NOISE_S = 5.0
@@ -206,7 +207,7 @@ class MeasureSession:
             try:
                 self._builds.build_ahead(fresh)
                 if noise is not None:
-                    self.database.keep_local_fact(_NOISE, noise.result(), **self._fact_of_noise(model))
+                    self._keep_noise(noise.result(), model)
             except BaseException:
                 self.arbiter.interrupt()
                 raise
@@ -241,6 +242,10 @@ class MeasureSession:
         """Return the known outcome of a kernel without building or measuring it, or None."""
         return self._recall(self.key(job))
 
+    def recall_fact(self, kind: FactKind[_T], **name: Any) -> _T | None:
+        """Return a fact of the database, or None if there is none, or if everything is measured again."""
+        return None if self._remeasure else self.database.fact(kind, **name)
+
     def build(self, kernel: ir.Model, target: Target) -> Compiled:
         """Compile a kernel that will be run, unless this session has compiled it before.
 
@@ -249,19 +254,19 @@ class MeasureSession:
         """
         return Compiled.from_json(self._builds.compiled(kernel, target))
 
-    def try_build(self, kernel: ir.Model, target: Target) -> str | None:
-        """Return the reason why a kernel cannot be built, or None if it can."""
+    def try_build(self, kernel: ir.Model, target: Target) -> ToolchainError | None:
+        """Return the error of building a kernel, or None if it can be built."""
         found = self._builds.build(kernel, target, min(self._limits.compile_s, self._limits.try_s)).result
-        return str(found)[:500] if isinstance(found, ToolchainError) else None
+        return found if isinstance(found, ToolchainError) else None
 
-    def try_import(self, kernel: ir.Model, target: Target) -> str | None:
-        """Return the reason why a toolchain that is an ``Importer`` cannot read a kernel, or None if it can."""
+    def try_import(self, kernel: ir.Model, target: Target) -> ToolchainError | None:
+        """Return the error of a toolchain that is an ``Importer`` and cannot read a kernel, or None if it can."""
         file = self._builds.write(kernel)
         try:
             with build_lock():
                 self._call(target, "check_import", self._limits.try_s, kernel=file)
         except ToolchainError as error:
-            return str(error)[:500]
+            return error
         return None
 
     def check(self, job: Job) -> str | None:
@@ -289,16 +294,16 @@ class MeasureSession:
 
         Returns:
             ``dispatch_s``: one call, with cold caches, as inside a model; ``launch_s``: the cost of each kernel of a
-            chain beyond its own call. Both 0 if the kernel cannot be built.
+            chain beyond its own call.
+
+        Raises:
+            ToolchainError: The kernel could not be built or run.
         """
-        try:
-            made = self._builds.compiled(kernel, target)
-            with measurement_lock():
-                found: Mapping[str, float] = self._call(
-                    target, "overheads", self._limits.run_s, compiled=made, threads=self.threads, cores=self.cores
-                )
-        except ToolchainError:
-            return {"dispatch_s": 0.0, "launch_s": 0.0}
+        made = self._builds.compiled(kernel, target)
+        with measurement_lock():
+            found: Mapping[str, float] = self._call(
+                target, "overheads", self._limits.run_s, compiled=made, threads=self.threads, cores=self.cores
+            )
         return found
 
     def can_tune(self, target: Target) -> bool:
@@ -337,22 +342,23 @@ class MeasureSession:
         return found
 
     def profile(self, kernel: ir.Model, target: Target, inputs: Sequence[str], repeats: int = 3) -> Mapping[str, float]:
-        """Seconds per node name inside a kernel; empty if the toolchain has no profiler, or if it fails."""
-        try:
-            made = self._builds.compiled(kernel, target)
-            with measurement_lock():
-                found = self._call(
-                    target,
-                    "profile",
-                    self._limits.run_s,
-                    compiled=made,
-                    values=str(self.workspace / "values"),
-                    inputs=list(inputs),
-                    repeats=repeats,
-                )
-            self._builds.relieve(kernel)
-        except ToolchainError:
-            return {}
+        """Seconds per node name inside a kernel; empty if the toolchain has no profiler.
+
+        Raises:
+            ToolchainError: It could not be built or profiled.
+        """
+        made = self._builds.compiled(kernel, target)
+        with measurement_lock():
+            found = self._call(
+                target,
+                "profile",
+                self._limits.run_s,
+                compiled=made,
+                values=str(self.workspace / "values"),
+                inputs=list(inputs),
+                repeats=repeats,
+            )
+        self._builds.relieve(kernel)
         return dict(found or {})
 
     def capture(self, model: ir.Model, target: Target, values: ValueStore) -> None:
@@ -408,21 +414,24 @@ class MeasureSession:
         """
         if self.reference_model is None:
             return None
-        fact = self._fact_of_noise(model)
-        if (told := self.database.local_fact(_NOISE, **fact)) is None:
+        if (told := self.database.local_fact(_NOISE, **self._fact_of_noise(model))) is None:
             told = self._noise()
-            self.database.keep_local_fact(_NOISE, told, **fact)
-        return max(told.values(), default=None)
+            self._keep_noise(told, model)
+        return max((told or {}).values(), default=None)
+
+    def _keep_noise(self, told: Mapping[str, float] | None, model: ir.Model) -> None:
+        if told is not None:
+            self.database.keep_local_fact(_NOISE, told, **self._fact_of_noise(model))
 
     def _fact_of_noise(self, model: ir.Model) -> dict[str, str]:
         names = [str(value.name) for value in model.graph.inputs if value.name in self.values]
         inputs = hashlib.sha256(b"".join(self.values.get(name).tobytes() for name in names)).hexdigest()
         return {"model": structural_hash(model), "inputs": inputs, "host": self.build_of(HOST_TARGET)}
 
-    def _noise(self) -> dict[str, float]:
+    def _noise(self) -> Mapping[str, float] | None:
         assert self.reference_model is not None
         with build_lock():
-            return dict(self.arbiter.noise(self.reference_model, self.values.folder, _NOISE_S))
+            return self.arbiter.noise(self.reference_model, self.values.folder, _NOISE_S)
 
     @property
     def workers(self) -> dict[str, Worker]:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 
+from collage._errors import (
+    CompileError,
+    ToolchainError,
+    WorkerCrash,
+    WorkerLost,
+    WorkerOutOfMemory,
+    WorkerTimeout,
+)
 from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
+from collage.database.database import Database
 from collage.measure import baselines
 from collage.measure.baselines import TargetBaseline, measure_baselines
+from collage.measure.quarantine import Quarantined
 from collage.status import Status
 from collage.target import Target
 from collage.toolchains import Availability, Support
@@ -113,3 +124,51 @@ def test_operators_are_built_only_if_imports_do_not_tell(fails_to_build: bool) -
     found = Measurer(graph, NATIVE, nothing, nothing, nothing, nothing, True).baselines(Availability(True), 9.0)
     assert [how for how, _ in tried] == (["import", "build"] if fails_to_build else ["import"])
     assert found.ranges == (0b1100, 0b0001) and all(outcome.status is Status.OK for outcome in found.outcomes)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_kept"),
+    [
+        (CompileError("no"), True),
+        (WorkerCrash("SIGSEGV"), True),
+        (WorkerLost("SIGKILL"), False),
+        (WorkerTimeout("late"), False),
+        (WorkerOutOfMemory("full"), False),
+        (Quarantined("not tried"), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_operator_that_failed_by_accident_is_tried_again(error: ToolchainError, is_kept: bool) -> None:
+    tried: list[Target] = []
+    model = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 17}, name="kernel"), ir_version=10)
+
+    class Graph:
+        def __len__(self) -> int:
+            return 1
+
+        def is_kernel_call(self, _: int) -> bool:
+            return False
+
+    class Kernels:
+        def model(self, *_: Any) -> ir.Model:
+            return model
+
+    class Session(_Session):
+        def build_of(self, _: Target) -> str:
+            return "1"
+
+        def recall_fact(self, kind: Any, **name: Any) -> Any:
+            return database.fact(kind, **name)
+
+        def try_build(self, _: ir.Model, target: Target) -> ToolchainError:
+            tried.append(target)
+            return error
+
+    graph: Any = Graph()
+    kernels: Any = Kernels()
+    session: Any = Session()
+    nothing: Any = None
+    with Database("sqlite:///:memory:") as database:
+        measurer = baselines._BaselineMeasurer(graph, NATIVE, kernels, nothing, session, database, can_import=False)
+        assert not any(measurer._probe(by_import=False)[0].ok for _ in range(2))
+    assert len(tried) == (1 if is_kept else 2)

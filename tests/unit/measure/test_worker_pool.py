@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from collage._errors import ToolchainError, Unsupported, WorkerTimeout
 from collage.database.database import Database
-from collage.measure.overheads import measure_overheads
+from collage.measure.overheads import Overheads, measure_overheads
 from collage.measure.session import MeasureSession
 from collage.target import Target
 from collage.testing import FakeToolchain
@@ -56,6 +57,30 @@ def test_what_another_integration_took_is_not_taken_for_this_ones(
         measure_overheads(target, measure_session)
         build, ours = measure_session.availability(target).build, revision_of(toolchains.get("fake"))
     assert ours and measured == [f"{build}, integration {ours}", f"{build}, integration another"]
+
+
+@pytest.mark.parametrize(("error", "times"), [(Unsupported("no"), 1), (WorkerTimeout("late"), 2)])
+def test_overheads_are_kept_unless_an_accident_hid_them(
+    error: ToolchainError, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toolchains, target, asked = Registry(()), Target.parse("llvm -compiler=fake"), list[Any]()
+    toolchains.add(FakeToolchain())
+
+    def overheads(*arguments: Any) -> Any:
+        asked.append(arguments)
+        raise error
+
+    with Database("sqlite:///:memory:") as database, MeasureSession(toolchains, database, tmp_path) as measure_session:
+        monkeypatch.setattr(measure_session, "overheads", overheads)
+        assert all(measure_overheads(target, measure_session) == Overheads(0.0, 0.0) for _ in range(2))
+        assert len(asked) == times
+    with (
+        Database("sqlite:///:memory:") as database,
+        MeasureSession(toolchains, database, tmp_path, remeasure=True) as measure_session,
+    ):
+        assert measure_overheads(target, measure_session).dispatch_s > 0
+        monkeypatch.setattr(measure_session, "overheads", overheads)
+        assert not measure_overheads(target, measure_session).dispatch_s
 
 
 def test_a_toolchain_that_serves_one_kind_need_not_tell_targets_apart() -> None:
