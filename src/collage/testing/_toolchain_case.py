@@ -16,8 +16,10 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from itertools import combinations, product
 from pathlib import Path
@@ -65,6 +67,8 @@ if TYPE_CHECKING:
 __all__ = ["ToolchainTestCase"]
 
 
+_CONTEXTS, _RUNS_AT_ONCE = 3, 10
+"""Kernels that run at once in threads of their own, and how often each of them meets each of its inputs."""
 _UNEVEN = frozenset({"conv_relu", "reduce", "topk", "layer_norm_gelu"})
 """Common kernels whose inputs and outputs do not fill whole vectors, or are read in windows."""
 
@@ -216,6 +220,25 @@ class ToolchainTestCase:
         assert not np.array_equal(kept, second)
         if not loaded.reuses_outputs:
             np.testing.assert_array_equal(first, kept)
+
+    def test_contexts_run_at_once(self, parsed: Target, tmp_path: Path) -> None:
+        case = self._usual("matmul", "elementwise")
+        compiled = self.toolchain.compile(case.model(), parsed, tmp_path)
+        options = LoadOptions(threads=1, streams=_CONTEXTS, shared={})
+        contexts = [self.toolchain.load(compiled, parsed, tmp_path, options) for _ in range(_CONTEXTS)]
+        # Each thread has inputs of its own, in turns, so that values of another context or of an earlier call show.
+        given = [[case.inputs[0] * np.float32(factor) for factor in (i + 1, -i - 1)] for i in range(_CONTEXTS)]
+        together = threading.Barrier(_CONTEXTS)
+
+        def run(loaded: Kernel, inputs: list[Tensor]) -> list[list[Tensor]]:
+            together.wait(60.0)
+            return [[y.copy() for y in loaded([x])] for x in inputs * _RUNS_AT_ONCE]
+
+        with ThreadPoolExecutor(_CONTEXTS) as pool:
+            found = list(pool.map(run, contexts, given))
+        for inputs, outputs in zip(given, found, strict=True):
+            for x, got in zip(inputs * _RUNS_AT_ONCE, outputs, strict=True):
+                self._assert_right(case.model(), [x], got)
 
     def test_writes_in_place_nowhere_else(self, parsed: Target, tmp_path: Path) -> None:
         case = self._usual()
@@ -441,8 +464,11 @@ class ToolchainTestCase:
         assert len(got) == len(wanted)
         for y, expected in zip(got, wanted, strict=True):
             assert y.dtype == expected.dtype and y.shape == expected.shape
+            if expected.dtype.kind in "biu":  # Below, NumPy would compare them as float64.
+                np.testing.assert_array_equal(y, expected)
+                continue
             scale = np.abs(expected[np.isfinite(expected)].astype(np.float64)).max(initial=0)
-            # An integer or a float64 has no rounding to forgive; a float16 has its own.
+            # A float64 has no rounding to forgive; a float16 has its own.
             share = {"f4": self.tolerance, "f2": 2e-3, "f8": 1e-14}.get(expected.dtype.str[1:], 0)
             np.testing.assert_allclose(y, expected, rtol=0, atol=share * scale)
 

@@ -349,7 +349,7 @@ DTYPES = (
         [np.array([1, 1, 0, 0], bool), np.array([1, 0, 1, 0], bool)],
     ),
     KernelCase("int64", "(int64[3] x) => (int64[3] y) {y = Add (x, x)}", [_integers(1, -2, 3)]),
-    KernelCase("large_int64", "(int64[3] x) => (int64[3] y) {y = Add (x, x)}", [_integers(2**40 + 1, -2, 3)]),
+    KernelCase("large_int64", "(int64[3] x) => (int64[3] y) {y = Add (x, x)}", [_integers(2**60 + 1, -2, 3)]),
     KernelCase(
         "large_int64_weight",
         "(int64[3] x) => (int64[3] y) {y = Add (x, w)}",
