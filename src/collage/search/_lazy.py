@@ -179,7 +179,7 @@ class LazySearch(Generic[C]):
                 ended = "states" if found.capped and not found.paths else "finished"
                 # What an interrupt left unmeasured counts as invalid: the search only looks complete.
                 return "should_stop" if self.should_stop() else ended, (found, weights)
-            if stopped_by := self._stop_reason(found.paths[0]):
+            if stopped_by := self._stop_reason(weights.cost_of_weight(found.paths[0].weight)):
                 return stopped_by, (found, weights)
             self._measure(batch, bounds - self.charge_s)
 
@@ -249,7 +249,7 @@ class LazySearch(Generic[C]):
             room.append(max(1, self.options.max_measured - self.measured_keys))
         return list(chosen.values())[: min(room)]
 
-    def _stop_reason(self, best: Path) -> str | None:
+    def _stop_reason(self, best: Cost) -> str | None:
         options = self.options
         if self.should_stop():
             return "should_stop"
@@ -258,9 +258,13 @@ class LazySearch(Generic[C]):
         if options.max_measured is not None and self.measured_keys >= options.max_measured:
             return "max_measured"
         if options.min_gain > 0:
-            through, _ = self._plan_measured()
-            if through.paths and best.weight > (1.0 - options.min_gain) * through.paths[0].weight:
-                return "min_gain"
+            found, weights = self._plan_measured()
+            if found.paths:
+                # Ranks of unknown costs lie at other digits of these weights, and no share of a rank is a gain.
+                through = weights.cost_of_weight(found.paths[0].weight)
+                gains = best.seconds <= (1.0 - options.min_gain) * through.seconds and through.seconds > 0
+                if best.unknown_rank == through.unknown_rank and not gains:
+                    return "min_gain"
         return None
 
     def _measure(self, batch: Sequence[int], bounds: np.ndarray) -> None:

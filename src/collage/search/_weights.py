@@ -52,7 +52,8 @@ class Weights:
         self._units: Floats = np.rint(np.where(self.valid, seconds, 0.0) * _UNITS_PER_SECOND)
         self._priority_bits = (problem.n * max(problem.priorities, default=0)).bit_length()
         self._kernel_bits = (problem.n + len(copies_s)).bit_length()
-        self._unit_bits = self._bits_for_any_cover(problem) if ranks.any() else 0
+        # No digits stand for no ranks, so there is one where all known costs are 0.
+        self._unit_bits = max(1, self._bits_for_any_cover(problem)) if ranks.any() else 0
         self.coarse_shift = 0
         self.coarse = self._coarse(problem)
 

@@ -152,6 +152,22 @@ def test_stopped_early_it_returns_the_best_path_measured_through(options: LazyOp
     assert least <= eager.cost.seconds * (1 + 1e-9)
 
 
+def test_a_least_gain_is_not_counted_in_ranks_of_unknown_costs() -> None:
+    options = LazyOptions(bounds_are_proofs=True, min_gain=0.1)
+    for seed in range(600):
+        rng = random.Random(seed)
+        graph = random_graph(rng)
+        candidates = random_candidates(rng, graph)
+        costs = {c: math.nan if rng.random() < 0.3 else cost for c, cost in random_costs(rng, candidates).items()}
+        bounds = {c: 0.0 if math.isnan(cost) else 0.8 * min(cost, US) for c, cost in costs.items()}
+        eager = shortest_path(graph.n, candidates, costs.__getitem__)
+        lazy = lazy_shortest_path(graph.n, candidates, bounds.__getitem__, ruler(costs), options=options)
+        if isinstance(eager, Partitioning):
+            assert lazy.partitioning is not None
+            assert lazy.partitioning.cost.unknown_rank == eager.cost.unknown_rank, seed
+            assert 0.9 * lazy.partitioning.cost.seconds <= eager.cost.seconds * (1 + 1e-9), seed
+
+
 def test_should_stop_before_anything_is_measured_leaves_nothing() -> None:
     costs = chain_menu(5, 2, 4)
     lazy = lazy_shortest_path(5, list(costs), lambda c: 0.0, ruler(costs), should_stop=lambda: True)
