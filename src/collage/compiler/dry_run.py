@@ -17,7 +17,15 @@ from collage.compiler.opening import measure_session, on_given_inputs
 from collage.compiler.planned import plan_of_file
 from collage.compiler.problem import Problem, with_reduced_precision
 from collage.database.database import Database
-from collage.frontend import as_onnx, fix_lengths, model_digest, place_weights, read_model
+from collage.frontend import (
+    as_onnx,
+    check_lengths,
+    fix_lengths,
+    model_digest,
+    place_weights,
+    read_model,
+    shape_profiles,
+)
 from collage.fusion import FusionReport, gather_fusion_specs
 from collage.measure.session import MeasureSession
 from collage.options import CompileOptions, compile_options
@@ -69,6 +77,8 @@ def dry_run(
     say("reading the model")
     model = fix_lengths(read_model(as_onnx(source)), options.fixed)
     options = on_given_inputs(options, model)
+    for profile in shape_profiles(options.dims):
+        check_lengths(model, profile.dims, options.inputs)
     prepared, placement = prepare_and_plan_devices(model, options.devices, [])
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())

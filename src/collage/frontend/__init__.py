@@ -9,7 +9,7 @@ from collage.frontend._defaults import decode_default, default_of, default_text
 from collage.frontend._digest import model_digest
 from collage.frontend._given import check_given, with_lengths_of
 from collage.frontend._inferable import inferable
-from collage.frontend._inputs import FLOATS, RANKS, Floats, make_inputs
+from collage.frontend._inputs import FLOATS, RANKS, Floats, check_lengths, make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs, kind_of
 from collage.frontend._lengths import (
     cut,
@@ -55,6 +55,7 @@ __all__ = [
     "bind_dims",
     "bodies_of",
     "check_given",
+    "check_lengths",
     "check_model",
     "classes_of",
     "cut",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from collage.frontend._interface import bind_dims, describe_inputs, is_list
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["FLOATS", "RANKS", "Floats", "integer_range", "make_inputs"]
+__all__ = ["FLOATS", "RANKS", "Floats", "check_lengths", "integer_range", "make_inputs"]
 
 Floats = Literal["normal", "fractions", "above one"]
 FLOATS: tuple[Floats, ...] = ("normal", "fractions", "above one")
@@ -51,6 +51,7 @@ _DEEPEST = 1 << 31
 """Depth of a OneHot up to which made-up indices lie."""
 _MOST_BYTES = 1 << 33
 """Bytes of a made-up input, as many as ``Budgets`` allows for a value of known shape."""
+_DRAWN_AT_ONCE = 1 << 20
 _LEAST_FRACTION = 1 / 256
 
 
@@ -88,14 +89,7 @@ def make_inputs(
         unknown = [spec.name for spec in describe_inputs(model) if spec.shape is None and not shapes[spec.name]]
         shapes |= dict.fromkeys(unknown, (_LENGTH_OF_ANY_AXIS,) * rank)
     inputs = {value.name: value for value in model.graph.inputs}
-    for name, shape in shapes.items():
-        dtype = inputs[name].dtype
-        width = 1 if dtype is None or dtype == ir.DataType.STRING else -(-dtype.bitwidth // 8)
-        if width * math.prod(max(length, 1) for length in shape) > _MOST_BYTES:
-            raise UsageError(
-                f"input {name!r} would be made up with the shape {list(shape)}, which is too large",
-                hint="state shorter lengths of its dimensions, or give the input",
-            )
+    _refuse_large(model, shapes)
     lengths = {
         dim: length
         for spec in describe_inputs(model)
@@ -106,6 +100,27 @@ def make_inputs(
         name: _make(inputs[name], shape, lengths, floats, np.random.default_rng((seed, index)))
         for index, (name, shape) in enumerate(shapes.items())
     }
+
+
+def check_lengths(model: ir.Model, dims: Mapping[str, int] | None = None, given: Collection[str] = ()) -> None:
+    """Check that inputs that are not given can be made up with these dimensions, see ``make_inputs``.
+
+    Raises:
+        UsageError: ``dims`` does not fit the model, or an input would be too large.
+    """
+    _refuse_large(model, {name: shape for name, shape in bind_dims(model, dims).items() if name not in given})
+
+
+def _refuse_large(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    inputs = {value.name: value for value in model.graph.inputs}
+    for name, shape in shapes.items():
+        dtype = inputs[name].dtype
+        width = 1 if dtype is None or dtype == ir.DataType.STRING else -(-dtype.bitwidth // 8)
+        if width * math.prod(max(length, 1) for length in shape) > _MOST_BYTES:
+            raise UsageError(
+                f"input {name!r} would be made up with the shape {list(shape)}, which is too large",
+                hint="state shorter lengths of its dimensions, or give the input",
+            )
 
 
 def _make(
@@ -130,7 +145,7 @@ def _make_tensor(
     if dtype == ir.DataType.BOOL or "mask" in str(value.name).lower():
         return np.ones(shape, numpy_dtype)
     if dtype.is_floating_point():
-        return np.asarray(_floats(floats, shape, random)).astype(numpy_dtype)
+        return _drawn(lambda count: _floats(floats, count, random), shape, numpy_dtype)
     if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
         return np.asarray(random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(numpy_dtype)
     if (sizes := _as_sizes(value, shape, lengths)) is not None:
@@ -140,7 +155,16 @@ def _make_tensor(
         low, high = (0, 256) if dtype == ir.DataType.UINT8 else (0, min(_DEFAULT_INT_RANGE, 2 ** (dtype.bitwidth - 1)))
     if any((node.op_type, position) in _SEQUENCE_LENGTHS for node, position in value.uses()):
         low = high - 1
-    return np.asarray(random.integers(low, high, shape)).astype(numpy_dtype)
+    return _drawn(lambda count: random.integers(low, high, count), shape, numpy_dtype)
+
+
+def _drawn(draw: Callable[[int], Array], shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return random numbers of a type, drawn piece by piece: they come as float64 or int64, which may be eight times as large."""
+    found = np.empty(shape, dtype)
+    flat = found.reshape(-1)
+    for start in range(0, flat.size, _DRAWN_AT_ONCE):
+        flat[start : start + _DRAWN_AT_ONCE] = draw(min(_DRAWN_AT_ONCE, flat.size - start)).astype(dtype)
+    return found
 
 
 def _as_sizes(value: ir.Value, shape: tuple[int, ...], lengths: Mapping[str, int]) -> list[int] | None:
@@ -157,10 +181,10 @@ def _as_sizes(value: ir.Value, shape: tuple[int, ...], lengths: Mapping[str, int
     return None
 
 
-def _floats(kind: Floats, shape: tuple[int, ...], random: np.random.Generator) -> Any:
+def _floats(kind: Floats, count: int, random: np.random.Generator) -> Array:
     if kind == "normal":
-        return random.standard_normal(shape)
-    return random.uniform(_LEAST_FRACTION, 1.0, shape) + (1.0 if kind == "above one" else 0.0)
+        return random.standard_normal(count)
+    return random.uniform(_LEAST_FRACTION, 1.0, count) + (1.0 if kind == "above one" else 0.0)
 
 
 def integer_range(

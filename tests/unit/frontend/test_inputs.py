@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -9,7 +11,17 @@ import onnxruntime
 import pytest
 
 from collage._errors import UsageError
-from collage.frontend import FLOATS, RANKS, Floats, describe_inputs, make_inputs, probe_inputs, read_model
+from collage.frontend import (
+    FLOATS,
+    RANKS,
+    Floats,
+    _inputs,
+    check_lengths,
+    describe_inputs,
+    make_inputs,
+    probe_inputs,
+    read_model,
+)
 
 TEXT = """
 <ir_version: 10, opset_import: ["": 17]>
@@ -143,6 +155,36 @@ def test_inputs_that_no_machine_holds_are_refused_with_the_remedy() -> None:
         make_inputs(read('(float[seq, len, "seq**8"] x) => (float[a, b, c] y) { y = Abs (x) }'))
     with pytest.raises(UsageError, match="too large"):
         make_inputs(read("(float[n, m] x) => (float[a, b] y) { y = Abs (x) }"), dims={"n": 0, "m": 1 << 62})
+
+
+def test_lengths_are_refused_before_inputs_are_made_up_unless_these_are_given() -> None:
+    model = read("(float[n] x) => (float[n] y) { y = Abs (x) }")
+    check_lengths(model, {"n": 1 << 31})
+    check_lengths(model, {"n": 9999999999999999}, given=["x"])
+    with pytest.raises(UsageError, match="too large"):
+        check_lengths(model, {"n": 9999999999999999})
+
+
+def test_large_inputs_are_drawn_piece_by_piece_and_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = read("(float[9, 5] x, int8[7] i, float16[4] h, float[0] e) => (float[9, 5] y) { y = Abs (x) }")
+    for kind in FLOATS:
+        monkeypatch.undo()
+        whole = make_inputs(model, floats=kind)
+        monkeypatch.setattr(_inputs, "_DRAWN_AT_ONCE", 2)
+        parts = make_inputs(model, floats=kind)
+        assert all(np.array_equal(whole[name], parts[name]) for name in whole)
+        assert all(whole[name].dtype == parts[name].dtype for name in whole)
+
+
+def test_made_up_inputs_take_no_more_memory_than_they_have() -> None:
+    model = read("(float[4, 1048576] x, int8[8388608] i) => (float[4, 1048576] y) { y = Abs (x) }")
+    tracemalloc.start()
+    try:
+        made = make_inputs(model)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < sum(value.nbytes for value in made.values()) + (20 << 20)
 
 
 @pytest.mark.parametrize("rank", [*RANKS, None])
