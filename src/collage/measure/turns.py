@@ -6,6 +6,7 @@ of the same round. A ratio is the median of the rounds' ratios, with its interva
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -38,5 +39,12 @@ def take_turns(sides: Sequence[Side], number: int, turn: Callable[[Side], None])
 
 def ratio_of(one: Rounds, other: Rounds) -> tuple[float, Interval] | None:
     """Return how many times the other's figure one has, with the interval; None if they had no round in common."""
-    ratios = [one[number] / other[number] for number in sorted(one.keys() & other.keys())]
+    ratios = [_quotient(one[number], other[number]) for number in sorted(one.keys() & other.keys())]
     return (statistics.median(ratios), median_interval(ratios)) if ratios else None
+
+
+def _quotient(one: float, other: float) -> float:
+    """Return how many times the other figure one is. Figures of 0 are alike, and all others are infinitely larger."""
+    if other:
+        return one / other
+    return math.inf if one else 1.0
