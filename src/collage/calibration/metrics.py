@@ -63,6 +63,7 @@ _MOST_LOG = 700.0
 """Logarithm of a number that is not yet infinite."""
 _LEAST_LOG = -700.0
 """Logarithm of the probability that an answer's probability of 0 counts as."""
+_LARGEST = 1e150
 _IMAGE_RANK = 4
 _PYTHON = re.compile(r"python:([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
@@ -194,6 +195,9 @@ class _Top:
         name = _classes_of(expected)
         # If only some samples have labels, none is used.
         wanted = _ranked(expected[name], 1)[..., 0] if label is None or not self.has_labels else label
+        if not np.size(wanted):  # A detector that finds nothing agrees with one that finds nothing.
+            found = outputs.get(name)
+            return float(found is None or np.shape(found) != np.shape(expected[name]))
         if not self.has_labels:
             return 1.0 - float(np.mean(self._hits_of(outputs, expected, name, wanted)))
         before = _hits(expected[name], wanted, self.count)
@@ -215,7 +219,8 @@ class _Top:
     def score(self, expected: Mapping[str, Array], label: Array | None) -> float | None:
         if not self.has_labels or label is None:
             return None
-        return float(np.mean(_hits(expected[_classes_of(expected)], label, self.count)))
+        hits = _hits(expected[_classes_of(expected)], label, self.count)
+        return float(np.mean(hits)) if hits.size else None
 
     def sum_up(self, drops: Sequence[float], limit: float | None = None, count: int = 0) -> Estimate:
         if any(drop not in (-1.0, 0.0, 1.0) for drop in drops):
@@ -247,7 +252,7 @@ class _Divergence(_Comparing):
 
     def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
         right, found = _log_probabilities(outputs, expected)
-        return float(np.mean(np.sum(np.exp(right) * (right - found), axis=-1)))
+        return float(np.mean(np.sum(np.exp(right) * (right - found), axis=-1))) if right.size else 0.0
 
     def sum_up(self, drops: Sequence[float], limit: float | None = None, count: int = 0) -> Estimate:
         return mean_interval(drops, count)
@@ -369,7 +374,12 @@ def wilson(hits: float, count: int, confidence: float = _CONFIDENCE) -> tuple[fl
 
 
 def mean_interval(values: Sequence[float], count: int = 0) -> Estimate:
-    """Return a mean with the interval of Student's t, as of ``count`` values with this deviation; of one value there is none."""
+    """Return a mean with the interval of Student's t, as of ``count`` values with this deviation; of one value there is none.
+
+    It is infinite if a value is NaN, or so large that its square is not finite.
+    """
+    if not all(abs(value) < _LARGEST for value in values):
+        return Estimate(math.inf, math.inf, math.inf, len(values))
     mean, count = statistics.fmean(values), count or len(values)
     if len(values) == 1 or count == 1:
         return Estimate(mean, mean, mean, len(values), is_vague=True)
@@ -431,7 +441,7 @@ def _error(actual: Array | None, expected: Array) -> float:
 def _as_vectors(outputs: Mapping[str, Array], expected: Mapping[str, Array]) -> tuple[Array, Array]:
     """Return all numeric outputs, one after the other; NaN counts where only one side has it.
 
-    An output of another shape counts as zeros: models that select, such as detectors, may select fewer or more.
+    An output of another shape or kind counts as zeros: models that select, such as detectors, may select fewer or more.
 
     Raises:
         InputError: No output is numeric.
@@ -439,15 +449,25 @@ def _as_vectors(outputs: Mapping[str, Array], expected: Mapping[str, Array]) -> 
     names = [name for name, right in expected.items() if right.dtype.kind not in "OSUT"]
     if not names:
         raise InputError("the outputs have no numbers")
-    right = np.concatenate([np.ravel(expected[name]).astype(np.float64) for name in names])
-    left = np.concatenate([np.ravel(_like(outputs.get(name), expected[name])).astype(np.float64) for name in names])
+    right = np.concatenate([_numbers(expected[name]) for name in names])
+    left = np.concatenate([_numbers(_like(outputs.get(name), expected[name])) for name in names])
     finite = np.isfinite(right)
     return np.where(np.isfinite(left), left, 0.0)[finite], right[finite]
 
 
+def _numbers(values: Array) -> Array:
+    """Return the elements as float64; of complex ones the real and the imaginary parts."""
+    if values.dtype.kind == "c":
+        return np.ravel(values).astype(np.complex128).view(np.float64)
+    return np.ravel(values).astype(np.float64)
+
+
 def _like(actual: Array | None, expected: Array) -> Array:
-    """Return an output, or zeros if it has another shape than the original's."""
-    return actual if actual is not None and np.shape(actual) == np.shape(expected) else np.zeros_like(expected)
+    """Return an output, or zeros if it has another shape or kind than the original's."""
+    is_alike = (
+        actual is not None and np.shape(actual) == np.shape(expected) and actual.dtype.kind == expected.dtype.kind
+    )
+    return actual if actual is not None and is_alike else np.zeros_like(expected)
 
 
 def _instead(original: float, drop: float, form: str, unit: str = "") -> str:

@@ -54,6 +54,33 @@ def test_top1_is_agreement_without_labels_and_lost_accuracy_with_them():
         with_labels.drop(other, right, np.array([1, 2]))
 
 
+@pytest.mark.parametrize("name", ["top1", "top5", "next-token", "kl"])
+def test_an_answer_without_rows_agrees_with_itself(name):
+    nothing = {"logits": np.zeros((0, 3), np.float32)}
+    assert find_metric(name).drop(nothing, nothing, None) == 0
+    if name != "kl":
+        assert find_metric(name).drop(scores([0, 3, 1]), nothing, None) == 1
+    labelled = find_metric("top1", has_labels=True)
+    assert labelled.drop(nothing, nothing, np.zeros(0, np.int64)) == 0
+    assert labelled.score(nothing, np.zeros(0, np.int64)) is None
+
+
+@pytest.mark.parametrize("drops", [[math.inf, 0.0], [1e308, -1e308], [math.nan, 1.0], [math.inf]])
+@pytest.mark.parametrize("name", ["top1", "snr", "perplexity", "python:m:f"])
+def test_drops_beyond_all_numbers_keep_no_limit(name, drops):
+    metric = find_metric(name)
+    estimate = metric.sum_up(drops)
+    assert not estimate.keeps(1e100) and metric.told(estimate)
+
+
+@pytest.mark.parametrize("name", ["cosine", "snr"])
+def test_imaginary_parts_count(name):
+    right, real = {"y": np.array([3 + 4j], np.complex64)}, {"y": np.array([3], np.complex64)}
+    assert find_metric(name).drop(right, right, None) == 0
+    assert find_metric(name).drop(real, right, None) == pytest.approx({"cosine": 0.4, "snr": 0.8}[name])
+    assert find_metric(name).drop({"y": np.array(["a"])}, right, None) == 1
+
+
 @pytest.mark.parametrize("shape", [(1, 2), (1, 4), (0, 3), None])
 def test_an_answer_of_another_shape_is_all_wrong(shape):
     """Detectors select: in another precision there may be other numbers of boxes."""
