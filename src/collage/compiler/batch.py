@@ -67,7 +67,7 @@ def batch_dimension(options: CompileOptions, source: Any) -> str | None:
     of_one_run = (options.plan, options.plan_out, options.devices, options.data)
     is_open = options.objective == "throughput" and options.finals and not options.inputs
     has_rate = any(limit.quantity == "throughput" for limit in options.bounds)
-    if not is_open or has_rate or any(value is not None for value in of_one_run):
+    if not is_open or has_rate or options.specialise or any(value is not None for value in of_one_run):
         return None
     inputs = describe_inputs(with_lengths(read_model(source), options))
     if not inputs or not inputs[0].shape:

@@ -56,6 +56,7 @@ STEP = model(
         (RELU, {"limits": ("throughput>=5/s",)}, None),
         (RELU, {"limits": ("p99<=5s",)}, "batch"),
         (RELU, {"plan_out": "plan.json"}, None),
+        (RELU, {"specialise": True}, None),
         (model([helper.make_node("Relu", ["x"], ["y"])], ("x", [None, 4]), output=[None, 4]), {}, "x[0]"),
         (model([helper.make_node("Relu", ["x"], ["y"])], ("x", []), output=[]), {}, None),
         (model([helper.make_node("Add", ["x", "z"], ["y"])], ("x", ["n", 4]), ("z", [4]), output=["n", 4]), {}, None),
