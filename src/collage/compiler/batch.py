@@ -21,6 +21,7 @@ from collage.compiler.objective import with_final_size
 from collage.compiler.opening import LIMITS, with_lengths
 from collage.cost.objective import QUANTITIES, Limit
 from collage.frontend import (
+    REWRITTEN,
     TensorSpec,
     describe_inputs,
     dimension_name,
@@ -165,7 +166,7 @@ def tried_batches(
         CollageError: The original file cannot be run on inputs that are made up.
     """
     model = with_lengths(read_model(source), options)
-    path = write_original(source, folder)
+    path = write_original(source, folder, is_rewritten=bool(model.meta.get(REWRITTEN)))
     make = partial(_stored, model, options, name, folder)
     if not _has_independent_rows(model, name, path, make):
         say(f"{name} does not count as a batch: rows of one run depend on each other, or the outputs have none")

@@ -74,6 +74,21 @@ def test_rows_that_depend_on_each_other_are_no_batch(tmp_path: Path) -> None:
     assert told == ["seq does not count as a batch: rows of one run depend on each other, or the outputs have none"]
 
 
+def test_outputs_that_are_lists_of_maps_have_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_SECONDS", 0.05)
+    monkeypatch.setattr(batch, "_BATCHES", (1,))
+    maps = helper.make_sequence_type_proto(
+        helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    )
+    named = helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2, 3])
+    source = model([named], ("x", ["batch", 4]), output=[])
+    source.graph.output[0].CopyFrom(helper.make_value_info("y", maps))
+    source.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    assert tried_batches(CompileOptions(objective="throughput"), source, "batch", tmp_path, lambda _: None).keys() == {
+        1
+    }
+
+
 def test_a_batch_that_exceeds_a_limit_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "_SECONDS", 0.05)
     options = CompileOptions(objective="throughput", limits=("p50<=1us",))
