@@ -121,7 +121,8 @@ def _calls(run: Callable[[Mapping[str, Any]], object], feeds: Sequence[Mapping[s
 
 
 def _copied(feeds: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: np.array(value) for name, value in feeds.items()}
+    # Other values than tensors are lists, which NumPy would make one tensor of, or None.
+    return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in feeds.items()}
 
 
 class ConcurrentExecutableWorker(ExecutableWorker):

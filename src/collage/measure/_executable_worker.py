@@ -250,7 +250,7 @@ class OriginalFileWorker(_Service):
     def __init__(self, path: str, values: Sequence[str], weights: Sequence[float], threads: int) -> None:
         model = OriginalSession(Path(path), threads)
         stores = [ValueStore(Path(folder)) for folder in values]
-        known = [name for name in model.inputs if all(name in store for store in stores)]
+        known = [name for name in model.inputs if all(store.holds_input(name) for store in stores)]
         super().__init__(model.run, known, values, weights, one_thread=threads == 1)
 
 
