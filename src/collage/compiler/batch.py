@@ -175,10 +175,17 @@ def tried_batches(
     best = 0.0
     for batch in _BATCHES:
         say(f"the original file at batch {batch}")
-        values = make(batch).folder
-        told = {"path": str(path), "values": [str(values)], "weights": [1.0], "threads": options.threads}
         callers = thread_count() or this_machine().physical_cores
-        served = serving(ORIGINAL_AT_ONCE, {**told, "concurrency": callers}, _SECONDS)
+        try:
+            values = make(batch).folder
+            told = {"path": str(path), "values": [str(values)], "weights": [1.0], "threads": options.threads}
+            served = serving(ORIGINAL_AT_ONCE, {**told, "concurrency": callers}, _SECONDS)
+        except CollageError as error:
+            if not looks:
+                raise
+            # There are models that take so many rows at most, and machines without memory for more.
+            say(f"no batch from {batch} on was tried: {' '.join(str(error).split())}")
+            break
         rate = batch * float(served["runs_per_s"])
         if not _keeps(served, options.bounds):
             break
@@ -203,7 +210,10 @@ def _stored(
     store = ValueStore(folder / f"batch_{batch}{'' if row is None else f'_row_{row}'}")
     for spec in describe_inputs(model):
         value, axis = made[spec.name], _axis(spec, name)
-        store.put_input(spec.name, value if row is None or axis is None else np.take(value, [row], axis))
+        if row is not None and axis is not None:
+            is_list = isinstance(value, list)
+            value = [np.take(each, [row], axis) for each in value] if is_list else np.take(value, [row], axis)
+        store.put_input(spec.name, value)
     store.flush()
     return store
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from collage._errors import LimitNotMet
 from collage.compiler import batch
@@ -87,6 +87,28 @@ def test_outputs_that_are_lists_of_maps_have_rows(tmp_path: Path, monkeypatch: p
     assert tried_batches(CompileOptions(objective="throughput"), source, "batch", tmp_path, lambda _: None).keys() == {
         1
     }
+
+
+def test_rows_of_a_list_are_rows_of_its_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_SECONDS", 0.05)
+    monkeypatch.setattr(batch, "_BATCHES", (1,))
+    joined = helper.make_node("ConcatFromSequence", ["s"], ["c"], axis=1)
+    source = model([joined, helper.make_node("Concat", ["x", "c"], ["y"], axis=1)], ("x", ["n", 4]), output=["n", None])
+    source.graph.input.append(helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, ["n", 4]))
+    assert tried_batches(CompileOptions(objective="throughput"), source, "n", tmp_path, lambda _: None).keys() == {1}
+
+
+def test_a_batch_that_the_model_does_not_take_ends_the_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_SECONDS", 0.05)
+    monkeypatch.setattr(batch, "_BATCHES", (1, 4))
+    split = helper.make_node("Shape", ["x"], ["n"], start=0, end=1)
+    sliced = helper.make_node("Slice", ["most", "zero", "n"], ["z"])
+    source = model([split, sliced, helper.make_node("Add", ["x", "z"], ["y"])], ("x", ["n", 4]), output=["n", 4])
+    constants = {"most": np.ones((3, 4), np.float32), "zero": np.array([0])}
+    source.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    told: list[str] = []
+    looks = tried_batches(CompileOptions(objective="throughput"), source, "n", tmp_path, told.append)
+    assert looks.keys() == {1} and told[-1].startswith("no batch from 4 on was tried")
 
 
 def test_a_batch_that_exceeds_a_limit_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
