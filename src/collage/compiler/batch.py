@@ -7,6 +7,8 @@ itself runs at that batch and at one row. If one row at a time is better there, 
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,9 +18,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from collage._errors import CollageError, LimitNotMet
+from collage._errors import CollageError
 from collage.compiler.objective import with_final_size
 from collage.compiler.opening import LIMITS, with_lengths
+from collage.compiler.problem import Part
 from collage.cost.objective import QUANTITIES, Limit
 from collage.frontend import (
     REWRITTEN,
@@ -47,6 +50,9 @@ _SECONDS = 0.5
 """Seconds under load at each batch."""
 _MORE = 1.02
 """The least gain in rows per second for which a larger batch, and its latency, is worth it."""
+_LOOKING = 0.2
+"""Share of a time budget for looking at batches, as far as the time of a look is known before."""
+_HALF = Part((1 - _LOOKING) / 2)
 _ROWS = 3
 _TOLERANCE = 1e-3
 """Rows of a batch are not independent if they differ from the same rows alone by more than this share of their size."""
@@ -86,7 +92,7 @@ def _axis(spec: TensorSpec, name: str) -> int | None:
 
 
 def compile_batched(
-    compile_one: Callable[[CompileOptions], Executable],
+    compile_one: Callable[[CompileOptions, Part], Executable],
     options: CompileOptions,
     source: Any,
     name: str,
@@ -94,8 +100,11 @@ def compile_batched(
 ) -> Executable:
     """Compile a model for the batch with the most rows per second that keeps the limits.
 
+    If that batch is not one, the user's budgets hold for looking and for two compilations together. What fails, or is
+    interrupted, after the first of them leaves its result.
+
     Args:
-        compile_one: Compiles the model with some options.
+        compile_one: Compiles the model with some options, as a part of this compilation.
         options: The options of the user.
         source: The model.
         name: Its dimension from ``batch_dimension``.
@@ -110,18 +119,25 @@ def compile_batched(
         batch = max(looks, key=lambda batch: looks[batch].rows_per_s, default=1)
         one_row = replace(options, dims={**options.dims, name: 1})
         if batch == 1:
-            return compile_one(one_row if looks else options)
+            return compile_one(one_row if looks else options, Part())
         rows = [f"{looks[each].rows_per_s:.1f} at batch {each}" for each in (batch, 1)]
         say(Note(f"rows per second of the original file: {' and '.join(rows)}"))
         try:
-            found = compile_one(replace(options, dims={**options.dims, name: batch}))
+            found = compile_one(replace(options, dims={**options.dims, name: batch}), _HALF)
+        except CollageError as error:
+            say(f"{' '.join(str(error).split())}, at batch {batch}")
+            return compile_one(one_row, _HALF)
+        try:
             rates = {each: _rate_of(found, looks[each], folder) for each in (1, batch)}
-        except LimitNotMet as error:
-            say(f"{error}, at batch {batch}")
-            return compile_one(one_row)
-        if rates[1] > rates[batch]:
-            say(f"one row at a time is better: {rates[1]:.1f} rows per second, and {rates[batch]:.1f} at batch {batch}")
-            return compile_one(one_row)
+            if rates[1] > rates[batch] and found.report.search.stopped_by != "should_stop":
+                say(
+                    f"one row at a time is better: {rates[1]:.1f} rows per second, and {rates[batch]:.1f} at batch {batch}"
+                )
+                return compile_one(one_row, _HALF)
+        except (CollageError, KeyboardInterrupt) as error:
+            reason = " ".join(str(error).split()) or "interrupted"
+            say(f"{reason}: the plan for batch {batch} is returned")
+            return found
     section = {
         "dimension": name,
         "batch": batch,
@@ -165,6 +181,8 @@ def tried_batches(
     Raises:
         CollageError: The original file cannot be run on inputs that are made up.
     """
+    began = before = time.monotonic()
+    left_s = math.inf if options.time_budget_s is None else _LOOKING * options.time_budget_s
     model = with_lengths(read_model(source), options)
     path = write_original(source, folder, is_rewritten=bool(model.meta.get(REWRITTEN)))
     make = partial(_stored, model, options, name, folder)
@@ -174,6 +192,12 @@ def tried_batches(
     looks: dict[int, Look] = {}
     best = 0.0
     for batch in _BATCHES:
+        # Twice the rows take about twice as long as the last look; the first takes as long as it took to look at rows.
+        now = time.monotonic()
+        if now - began + (2 if looks else 1) * (now - before) > left_s:
+            say(f"the time budget leaves no time to look at batch {batch}")
+            break
+        before = now
         say(f"the original file at batch {batch}")
         callers = thread_count() or this_machine().physical_cores
         try:

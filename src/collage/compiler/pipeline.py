@@ -139,9 +139,8 @@ def compile(
         )
         if estimator is not None:
             return one(options, told, workers)
-        if (batch := batch_dimension(options, source)) is not None:
-            return compile_batched(lambda options: one(options, told, workers), options, source, batch, told)
-        if not is_specialised(options, source):
+        batch = batch_dimension(options, source)
+        if batch is None and not is_specialised(options, source):
             return one(options, told, workers)
         lent = {} if workers is None else workers  # A toolchain is imported once for all compilations.
         if workers is None:
@@ -149,8 +148,10 @@ def compile(
 
         def again(options: CompileOptions, part: Part) -> Executable:
             seconds = None if options.time_budget_s is None else part.budget * options.time_budget_s
-            return one(options, Progress(progress, _PHASES, seconds), lent, part)
+            return one(options, told if part == Part() else Progress(progress, _PHASES, seconds), lent, part)
 
+        if batch is not None:
+            return compile_batched(again, options, source, batch, told)
         return compile_specialised(again, options, told)
 
 

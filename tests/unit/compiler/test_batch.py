@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from collage._errors import LimitNotMet
+from collage._errors import CollageError, LimitNotMet, NothingCanRun, WorkerCrash
 from collage.compiler import batch
 from collage.compiler.batch import Look, batch_dimension, compile_batched, tried_batches
+from collage.compiler.problem import Part
 from collage.options import CompileOptions
 from collage.runtime import Executable
 from collage.testing import executable_of
@@ -121,7 +123,7 @@ def test_the_batch_of_the_highest_throughput_is_chosen(monkeypatch: pytest.Monke
     monkeypatch.setattr(batch, "_SECONDS", 0.1)
     monkeypatch.setattr(batch, "_BATCHES", (1, 64))
 
-    def compile_one(options: CompileOptions) -> Executable:
+    def compile_one(options: CompileOptions, part: Part) -> Executable:
         assert options.dims == {"batch": 64}
         return executable_of(RELU, "onnxruntime")
 
@@ -135,16 +137,57 @@ def test_the_batch_of_the_highest_throughput_is_chosen(monkeypatch: pytest.Monke
     np.testing.assert_array_equal(found.run({"x": x})["y"], np.maximum(x, 0))
 
 
-def test_a_batch_that_misses_a_limit_gives_way_to_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [LimitNotMet("no plan keeps p99<=1ms"), NothingCanRun("no\nmemory")], ids=str)
+def test_a_batch_that_misses_a_limit_or_fails_gives_way_to_one_row(
+    error: CollageError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks = {each: Look(each, tmp_path, 100.0 * each) for each in (1, 4)}
     monkeypatch.setattr(batch, "tried_batches", lambda *_: looks)
     tried = []
 
-    def compile_one(options: CompileOptions) -> Executable:
-        tried.append(options.dims["batch"])
+    def compile_one(options: CompileOptions, part: Part) -> Executable:
+        tried.append((options.dims["batch"], part))
         if options.dims["batch"] == 4:
-            raise LimitNotMet("no plan keeps p99<=1ms")
+            raise error
         return executable_of(RELU, "onnxruntime")
 
     found = compile_batched(compile_one, CompileOptions(objective="throughput"), RELU, "batch", lambda _: None)
-    assert tried == [4, 1] and "batch" not in found.report.objective
+    assert tried == [(4, Part(0.4)), (1, Part(0.4))] and "batch" not in found.report.objective
+
+
+@pytest.mark.parametrize("at", ["rate", "second", "within the first"])
+def test_an_end_after_the_first_plan_leaves_it(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = {each: Look(each, tmp_path, 100.0 * each) for each in (1, 4)}
+    monkeypatch.setattr(batch, "tried_batches", lambda *_: looks)
+    first, said = executable_of(RELU, "onnxruntime"), list[str]()
+    if at == "within the first":
+        first.report = replace(first.report, search=replace(first.report.search, stopped_by="should_stop"))
+
+    def rate_of(_: Executable, look: Look, folder: Path) -> float:
+        if at == "rate":
+            raise WorkerCrash("the worker\ndied")
+        return 8.0 / look.batch
+
+    def compile_one(options: CompileOptions, part: Part) -> Executable:
+        if options.dims["batch"] == 4:
+            return first
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(batch, "_rate_of", rate_of)
+    assert compile_batched(compile_one, CompileOptions(objective="throughput"), RELU, "batch", said.append) is first
+    told = {
+        "rate": "the worker died: the plan",
+        "second": "interrupted: the plan",
+        "within the first": "rows per second",
+    }
+    assert said[-1].startswith(told[at])
+
+
+@pytest.mark.parametrize(("budget_s", "expected"), [(1e-3, set()), (1e6, {1, 64})])
+def test_looking_has_a_share_of_the_time(
+    budget_s: float, expected: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "_SECONDS", 0.05)
+    monkeypatch.setattr(batch, "_BATCHES", (1, 64))
+    options = CompileOptions(objective="throughput", time_budget_s=budget_s)
+    assert tried_batches(options, RELU, "batch", tmp_path, lambda _: None).keys() == expected
