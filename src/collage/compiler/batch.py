@@ -254,8 +254,10 @@ def _has_independent_rows(model: ir.Model, name: str, path: Path, make: Callable
     finally:
         original.close()
     together, *alone = stores
-    outputs = [output for output in together if output not in inputs]
-    return bool(outputs) and all(_is_joined(together.get(each), [row.get(each) for row in alone]) for each in outputs)
+    outputs = {str(value.name) for value in model.graph.outputs} - inputs
+    if not outputs or not all(output in together for output in outputs):  # Lists have no rows.
+        return False
+    return all(_is_joined(together.get(each), [row.get(each) for row in alone]) for each in outputs)
 
 
 def _is_joined(together: np.ndarray[Any, Any], rows: list[np.ndarray[Any, Any]]) -> bool:

@@ -70,6 +70,16 @@ def test_an_open_dimension_of_all_inputs_may_be_a_batch(
     assert batch_dimension(CompileOptions(**{"objective": "throughput", **fields}), source) == expected
 
 
+def test_a_list_among_the_outputs_has_no_rows(tmp_path: Path) -> None:
+    source = model(
+        [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("SequenceConstruct", ["y"], ["list"])],
+        ("x", ["batch", 4]),
+        output=["batch", 4],
+    )
+    source.graph.output.append(helper.make_tensor_sequence_value_info("list", TensorProto.FLOAT, None))
+    assert not tried_batches(CompileOptions(objective="throughput"), source, "batch", tmp_path, lambda _: None)
+
+
 def test_rows_that_depend_on_each_other_are_no_batch(tmp_path: Path) -> None:
     told: list[str] = []
     assert not tried_batches(CompileOptions(objective="throughput"), CENTRED, "seq", tmp_path, told.append)
