@@ -264,7 +264,8 @@ def _openvino(path: Path, feeds: Mapping[str, Any]) -> dict[str, Any]:
     core = ov.Core()
     compiled = core.compile_model(core.read_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     found = compiled(dict(feeds))
-    return {port.get_any_name(): np.array(found[port]) for port in compiled.outputs}
+    names = [value.name for value in onnx.load(path, load_external_data=False).graph.output]
+    return {name: np.array(found[port]) for name, port in zip(names, compiled.outputs, strict=True)}
 
 
 HEALTHY: Mapping[str, Callable[[Path, Mapping[str, Any]], Mapping[str, Any]]] = {
