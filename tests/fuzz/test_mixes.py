@@ -21,7 +21,7 @@ Outputs = Mapping[str, Any]
 
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_mixes_are_right_whatever_their_values_are_called(symbolic: bool) -> None:
-    found = [mixed(seed, sample(seed), ("onnxruntime", "openvino"), symbolic) for seed in range(1450, 1455)]
+    found = [mixed(seed, sample(seed), ("onnxruntime", "openvino"), symbolic) for seed in range(1442, 1447)]
     assert {verdict.how for verdict in found} <= {"right", "skipped"}, found
     assert sum(verdict.how == "right" for verdict in found) >= 3
     assert any("onnxruntime" in verdict.target and "openvino" in verdict.target for verdict in found)
