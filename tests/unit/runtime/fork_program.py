@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -49,6 +50,11 @@ def everything() -> bool:
 def main(mode: str) -> bool:
     global _exe
     _exe = collage.load(_folder / "m.collage", lazy=mode == "lazy", contexts=2)
+    if mode == "fork":  # Libraries may keep the threads of what is dropped.
+        dropped, _exe = _exe, collage.load(_folder / "m.collage", contexts=2)
+        dropped.run({"x": np.load(_folder / "data.npz")["x"]})
+        del dropped
+        gc.collect()
     if mode == "lazy":
         return in_fork(everything) and is_right()
     if mode == "pool":

@@ -21,6 +21,7 @@ from collage._errors import CompileError, TargetError, Unsupported
 from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import IN_FLOATS, Availability, Compiled, LoadOptions, OptionValues, Support
+from collage.toolchains.openvino.forks import note_model
 from collage.toolchains.openvino.integers import LIMITS, computes_beyond, is_place
 from collage.toolchains.openvino.request import AS_INT32, THREADS, SharedModel, fits, kernel_of, port_of_name
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command
@@ -257,9 +258,11 @@ def _compile(path: Path, config: Mapping[str, Any], keeps_sums: bool = False) ->
             from collage.toolchains.openvino.kept_floats import marked
 
             model = marked(_core(), model)
-        return _core().compile_model(model, "CPU", config)
+        compiled = _core().compile_model(model, "CPU", config)
     except Exception as error:
         raise CompileError(f"openvino: {one_line(error)}") from error
+    note_model(_core(), compiled, config)
+    return compiled
 
 
 def _refuse_misread(values: Iterable[ir.Value]) -> None:
