@@ -274,6 +274,23 @@ class _Race:
             near = [runner for runner in alive_of(runners) if chosen is None or not self._is_far(runner, chosen)]
             if len(near) > 1:
                 self._track.run_rounds(near, "reporting", share - first, fewest=0, plan=rest)
+        if chosen is not None and not chosen.finalist.incumbent:
+            self._prove(chosen, [runner for runner in runners if runner.finalist.incumbent])
+
+    def _prove(self, mix: Runner, singles: Sequence[Runner]) -> None:
+        """Report further rounds of a mix that leads, until it beats all single toolchains beyond doubt, or leads no more.
+
+        The choosing phase ends as soon as a mix is faster beyond doubt. As many rounds again are too few in half of all cases:
+        in simulated races with 5 % of noise, a mix that is faster by 5 % passed 41 of 100 times. With up to 63 rounds it
+        passes 80 times, and one that is as fast as the single toolchain passes once.
+        """
+        spent_s = 0.0
+        while mix.status is Status.OK and spent_s < self._plan.phase_s and self._plan.left_s > 0:
+            open_ = [runner for runner in alive_of(singles) if not mix.beats(runner)]
+            leads = [runner.over(mix)[0] for runner in open_]
+            if not leads or min(leads) <= _WORTH_A_ROUND or len(mix.reporting) >= self._plan.most_rounds:
+                return
+            spent_s += self._track.run_rounds([mix, *open_], "reporting", 1, fewest=0)
 
     def _is_far(self, runner: Runner, chosen: Runner) -> bool:
         return runner is not chosen and runner.over(chosen)[1].low >= self._plan.abandon_ratio

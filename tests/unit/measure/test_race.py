@@ -255,6 +255,21 @@ def test_a_mix_has_to_lead_beyond_doubt_in_fresh_processes_too() -> None:
     assert lead.overruled is None
 
 
+def test_a_mix_that_leads_is_given_rounds_to_prove_it() -> None:
+    def wins(gain: float, plan: ComparisonPlan) -> int:
+        count = 0
+        for seed in range(60):
+            single = entry("single", 0.010, seed=seed, noise=0.05)
+            mix = entry("mix", 0.010 / gain, 2, seed=seed, noise=0.05)
+            winner = run(single, mix, plan=plan).winner
+            count += winner is not None and winner.finalist.kernels == 2
+        return count
+
+    short, usual = ComparisonPlan(most_rounds=15), ComparisonPlan()
+    assert wins(1.05, usual) > 40 > wins(1.05, short) + 8
+    assert wins(1.0, usual) <= 3
+
+
 def test_all_that_is_reported_is_of_one_phase() -> None:
     # While the choosing rounds ran, everything took half as long again.
     slow = {"first_process": 1.5}
