@@ -38,7 +38,7 @@ __all__ = ["Comparison", "near_again", "race"]
 
 # Finalists whose fastest run is shorter are never left out: a disturbed thread pool makes them ten times as slow for seconds.
 _ALL_IN_S = 0.002
-# Turns of a qualifying sample. With the run before each, they take about a second at most.
+# Turns of a qualifying sample, if they take a second at most.
 _SAMPLE_ROUNDS = 4
 # The least lead that is worth more rounds of choosing than those before a decision. In simulated races with 2 % of noise, a
 # mix that is faster by 2 % wins 43 of 60. If it were decided after 7 rounds instead of 15, it would win 34.
@@ -185,10 +185,14 @@ class _Race:
         track = alive_of(runners)
         if not self._plan.one_at_a_time and any(runner.least_s >= _ALL_IN_S for runner in track):
             quarter = replace(self._plan, ends_at=time.monotonic() + (self._plan.left_s - loading_s(track)) / 4)
-            self._track.run_rounds(track, "sample", _SAMPLE_ROUNDS, fewest=1, plan=quarter)
+            self._track.run_rounds(track, "sample", self._sample_rounds(track), fewest=1, plan=quarter)
         for runner in (track := alive_of(track)):
             runner.sample = runner.sample or {0: runner.least_s}
         return track
+
+    def _sample_rounds(self, track: Sequence[Runner]) -> int:
+        """Return the rounds of a sample: as many as the fastest runs in a second, with the run before each, but two at least."""
+        return max(2, min(_SAMPLE_ROUNDS, round(0.5 / min(runner.least_s for runner in track))))
 
     def _far_from(self, best: Runner, runners: Sequence[Runner]) -> list[Runner]:
         """Return the runners that were far slower than the best in every turn of the first sample."""
@@ -222,7 +226,7 @@ class _Race:
             for runner in slow:
                 runner.slower, runner.reason = (), NO_TIME
             return []
-        rounds = 1 if self._plan.one_at_a_time else _SAMPLE_ROUNDS
+        rounds = 1 if self._plan.one_at_a_time else self._sample_rounds([best, *slow])
         self._track.run_rounds([best, *slow], "again", rounds, fewest=1)
         back = []
         for runner in alive_of(slow):
