@@ -229,6 +229,17 @@ def test_what_is_far_slower_is_reported_by_fewer_rounds(monkeypatch: pytest.Monk
     assert len(times["file"].rounds_s) == 7
 
 
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.02, 15), (0.2, 7)])
+def test_what_is_known_to_be_slower_is_reported_by_fewer_rounds_if_they_take_long(seconds: float, rounds: int) -> None:
+    single, other, near = (
+        len(each.rounds_s)
+        for each in run(
+            entry("single", seconds), entry("other", 1.2 * seconds), entry("near", 1.0005 * seconds)
+        ).standings
+    )
+    assert other == rounds and single == near == 15
+
+
 def test_a_choice_that_the_reporting_rounds_contradict_falls_back_to_the_best_single() -> None:
     result = run(entry("single", 0.010), entry("mix", 0.008, 3, honest=6))
     assert result.winner is not None
