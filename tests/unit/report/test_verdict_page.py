@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.unit.report.reports import sample
 
+from collage.measure import race
 from collage.measure.track import ComparisonPlan
 from collage.report import Report, Row, gain_lines, verdict_of
 from collage.status import Status
@@ -59,7 +60,8 @@ def test_the_page_on_measuring_has_the_numbers_of_the_comparison() -> None:
         f"run {plan.rounds} turns of {plan.block_s} s each",
         f"then runs up to {plan.deciding_rounds}, and up to {plan.most_rounds}",
         f"run {plan.reporting_rounds} rounds in new processes",
-        f"What is far slower runs {plan.rounds}.",
+        f"a mix that leads up to {plan.most_rounds}.",
+        f"What is far slower runs {plan.rounds}, and what is slower if a round takes {race._LONG_ROUND_S} s.",
         f"{plan.abandon_ratio} times",
     ):
         assert words in " ".join(section.split()), words
