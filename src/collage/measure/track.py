@@ -216,7 +216,9 @@ class Track:
     def first_runs(self, runners: Sequence[Runner]) -> None:
         """Run each a few times, unless a run is longer than a block: the shortest run decides how many make up a block."""
         for number in range(0 if self.plan.one_at_a_time else _TRIES):
-            short = [runner for runner in alive_of(runners) if not _BLOCKS * self.plan.block_s < runner.least_s < math.inf]
+            short = [
+                runner for runner in alive_of(runners) if not _BLOCKS * self.plan.block_s < runner.least_s < math.inf
+            ]
             take_turns(short, number, lambda runner: _guard(runner, partial(self.measure, runner, 1, 1, 0.0)))
 
     def _is_too_late(self, loaded: Sequence[Runner]) -> bool:
