@@ -310,7 +310,4 @@ def settle(recipe: Recipe, workspace: Path, toolchains: Registry, *, is_small: b
             shutil.move(workspace / name, home / name)
     model_file = "model.onnx"
     (home / recipe.model_file).rename(home / model_file)
-    # The command line saves it, and never runs it.
-    return Executable(
-        replace(recipe, model_file=model_file), home, owns_workspace=True, toolchains=toolchains, is_lazy=True
-    )
+    return Executable(replace(recipe, model_file=model_file), home, owns_workspace=True, toolchains=toolchains)
