@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.shape_inference
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -225,3 +226,86 @@ def test_a_state_that_stays_small_is_taken(tmp_path: Path) -> None:
     body = "b (int64[1] p, int64[1] v) => (int64[1] q, int64[1] o) {q = Max (p, v) o = Identity (q)}"
     text = f"(int64[3,1] x) => (int64[3,1] y) {{z, y = Scan <num_scan_inputs = 1, body = {body}> ( start, x)}}"
     assert right_or_refused(text, {"start": np.array([0])}, [np.array([[5], [2], [7]])], tmp_path)
+
+
+def typed(model: ir.Model) -> ir.Model:
+    return ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(model)))
+
+
+BIG = {"p": np.int64(1_000_003), "two": np.int64(2), "many": np.int64(997), "axis": np.int64(0), "axes": np.array([0])}
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        # What a kernel is given is looked at when it runs, so that steps by a constant fit.
+        ("(int64[2] x) => (int64[2] y) {y = Add (x, two)}", True),
+        ("(int64[2] x, int64[2] z) => (int64[2] y) {y = Sub (x, z)}", True),
+        ("(int32[2] x) => (int64[2] y) {c = Cast <to = 7> (x) y = Add (c, two)}", True),
+        ("(int64[2] x) => (int64[2] y) {y = Mul (x, p)}", False),
+        ("(int64[2] x) => (int64[2] y) {a = Add (x, x) b = Add (a, a) y = Add (b, b)}", False),
+        ("(int64[2] x) => (int64[2] y) {y = Pow (x, two)}", False),
+        ("(int64[3] x) => (int64[3] y) {y = CumSum (x, axis)}", False),
+        ("(int64[2] x) => (int64[1] y) {y = ReduceSum (x, axes)}", False),
+        ("(int64[2] x) => (int64[1] y) {y = ReduceProd (x)}", False),
+        ("(int64[2,2] x) => (int64[2,2] y) {y = MatMul (x, x)}", False),
+        ("(int64[2] x, int64[2] i) => (int64[2] y) {y = ScatterElements <reduction = \"mul\"> (x, i, x)}", False),
+        # Of numbers that float32 does not have.
+        ("(int64[2] x) => (int64[2] y) {y = Mod (x, many)}", False),
+        ("(int64[2] x) => (int64[2] y) {y = Div (x, many)}", False),
+        ("(uint8[2] x) => (int64[2] y) {c = Cast <to = 7> (x) y = Mod (c, many)}", True),
+        # Numbers that came to be in floating point.
+        ("(float[2] x) => (int64[2] y) {y = Cast <to = 7> (x)}", False),
+        ("(float[2] x) => (int64[2] y) {c = Clip (x, low, high) y = Cast <to = 7> (c)}", True),
+        ("(float[4] x, float[2] f) => (float[2] y) {i = Cast <to = 7> (f) y = Gather (x, i)}", True),
+        # Types without a sign.
+        ("(uint32[2] x, uint32[2] z) => (uint32[2] y) {y = Sub (x, z)}", False),
+        ("(uint64[2] x) => (uint64[2] y) {y = Add (x, x)}", True),
+        # Places and lengths.
+        ("(int64[1,4] ids) => (int64[1,4] y) {e = Equal (ids, two) n = Not (e) c = Cast <to = 7> (n) s = CumSum (c, one) "
+         "m = Mul (s, c) y = Add (m, two)}", True),
+        ("(float[A,B,C,D] x) => (float[A,N] y) {s = Shape (x) l = Slice (s, axes, ends) r = ReduceProd (l) "
+         "n = Div (r, two) t = Concat <axis = 0> (n, minus) y = Reshape (x, t)}", True),
+        ("(float[8,16] x) => (int64[8] y) {i = ArgMax <axis = 1, keepdims = 0> (x) y = Mul (i, p)}", True),
+        ("(int64[2] x) => (int64[2] y) {i = Gather (table, x) y = Mul (i, p)}", True),
+    ],
+)  # fmt: skip
+def test_integers_that_may_not_fit_are_refused(text: str, accepted: bool, tmp_path: Path) -> None:
+    """OpenVINO computes 64-bit integers in 32 bits, and some operators of integers in float32."""
+    weights = {**BIG, "low": np.float32(0), "high": np.float32(99), "one": np.int64(1), "ends": np.array([2])}
+    weights |= {"minus": np.array([-1]), "table": np.arange(9)}
+    weights = {name: value for name, value in weights.items() if f"{name}," in text or f"{name})" in text}
+    model = typed(kernel("k", text, weights))
+    toolchain = OpenVinoToolchain()
+    refusals = [told.reason for node in model.graph if not (told := toolchain.supports(node, TARGET)).ok]
+    assert bool(refusals) is not accepted, refusals
+    if accepted:
+        toolchain.compile(model, TARGET, tmp_path)
+    else:
+        with pytest.raises(Unsupported, match=r"32 bits|float32"):
+            toolchain.compile(model, TARGET, tmp_path)
+
+
+def test_what_follows_from_a_refused_product_is_refused_too() -> None:
+    text = "(int64[2] x) => (int64[2] y) {m = Mul (x, p) y = Identity (m)}"
+    model = typed(kernel("k", text, {"p": BIG["p"]}))
+    assert [OpenVinoToolchain().supports(node, TARGET).ok for node in model.graph] == [False, False]
+
+
+@pytest.mark.parametrize(
+    "text", ["y = Add (x, one)", "y = Sub (x, one)", "y = Neg (x)", "y = Identity (x) z = Mul (y, one)"]
+)
+def test_what_is_accepted_is_right_up_to_where_inputs_are_refused(text: str, tmp_path: Path) -> None:
+    weights = {"one": np.int64(1)} if "one" in text else {}
+    model = typed(kernel("k", f"(int64[4] x) => (int64[4] {'z' if 'z' in text else 'y'}) {{{text}}}", weights))
+    toolchain = OpenVinoToolchain()
+    loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    evaluator = ReferenceEvaluator(ir.to_proto(model))
+    for exponent in range(24, 40):
+        x = np.array([2**exponent - 1, -(2**exponent), 2**exponent, 3])
+        try:
+            (y,) = loaded([x])
+        except Unsupported:
+            assert exponent >= 30
+        else:
+            np.testing.assert_array_equal(y, evaluator.run(None, {"x": x})[0])
