@@ -57,6 +57,16 @@ from collage.toolchains.tvm.convolutions import (
     transposed,
     with_whole_vectors,
 )
+from collage.toolchains.tvm.free_lengths import (
+    CONVOLUTIONS,
+    DIVISIONS,
+    FAR,
+    OF_IMAGES,
+    has_lengths,
+    refuse_equal_lengths,
+    refuse_numbers,
+    with_equal_lengths,
+)
 from collage.toolchains.tvm.indexed import (
     gathered,
     gathered_elements,
@@ -88,7 +98,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
 
     def read(self, proto: onnx.ModelProto) -> Any:
         """A Relax module of an ONNX model."""
-        self._is_turned = any(node.op_type in _CONVOLUTIONS for node in proto.graph.node)
+        self._is_turned = any(node.op_type in CONVOLUTIONS for node in proto.graph.node)
         version = next(opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx"))
         # Views of images that nothing reads are left out.
         return relax.transform.DeadCodeElimination()(self.from_onnx(proto.graph, version))
@@ -101,8 +111,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
 
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         """Convert an operator, with its type: converters of later operators ask for ranks."""
-        _refuse_numbers(op_name, inputs)
-        inputs = self._agreeing(op_name, inputs, attrs)
+        refuse_numbers(op_name, inputs)
+        inputs = with_equal_lengths(self.bb, op_name, inputs, attrs)
 
         def on_images(images: list[Any], changed: dict[str, Any]) -> Any:
             return self._convert_operator(op_name, images, changed, opset)
@@ -112,25 +122,9 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             found = self._converted(op_name, inputs, attrs, opset)
         return self.bb.normalize(found) if isinstance(found, relax.Expr) else found
 
-    def _agreeing(self, op_name: str, inputs: list[Any], attrs: Mapping[str, Any]) -> list[Any]:
-        """Operands of an operator, one of them with the lengths that the others demand, which are checked at run time."""
-        count = _TO_AGREE.get(op_name, 0)
-        if not count or not all(x is not None and _has_lengths(x) for x in inputs[:count]):
-            return inputs
-        given = list(inputs)
-        for place, axis, lengths in _demanded(op_name, inputs, attrs):
-            x = given[place]
-            if x is None or not _has_lengths(x):
-                continue
-            shape = list(x.ty.shape.values)
-            shape[axis : axis + len(lengths)] = lengths
-            if not all(map(sym.Analyzer().can_prove_equal, shape, x.ty.shape.values)):
-                given[place] = self.bb.match_cast(x, relax.TensorType(relax.ShapeExpr(shape), x.ty.dtype))
-        return onnx_input(given)  # type: ignore[no-any-return]
-
     def _of_as_many(self, x: Any, y: Any) -> Any:
         """``y``, a Reshape of ``x``, with a check at run time that it has as many elements, if that is not certain."""
-        if not (_has_lengths(x) and _has_lengths(y)):
+        if not (has_lengths(x) and has_lengths(y)):
             return y
         have, made = (functools.reduce(operator.mul, z.ty.shape.values, tirx.IntImm("int64", 1)) for z in (x, y))
         if sym.Analyzer().can_prove_equal(have, made):
@@ -159,7 +153,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return self.bb.emit_te(_reflected, inputs[0], *pads, primfunc_name_hint="pad")
         if op_name in _NORMALISATIONS:
             return self._normalised(op_name, inputs, attrs, opset)
-        if op_name in _OF_IMAGES and self._is_turned:
+        if op_name in OF_IMAGES and self._is_turned:
             return self._normalised_images(op_name, inputs, attrs, opset)
         if op_name == "Reshape":
             y = self.bb.normalize(super()._convert_operator(op_name, inputs, attrs, opset))
@@ -167,18 +161,18 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if op_name == "Sign" and str(inputs[0].ty.dtype).startswith("uint"):
             return relax.op.minimum(inputs[0], relax.const(1, inputs[0].ty.dtype))
         if op_name == "Equal":
-            _refuse_equal_lengths(*inputs)
+            refuse_equal_lengths(*inputs)
         if op_name == "Equal" and _is_tensor(inputs[0], "bool"):
             return relax.op.logical_not(relax.op.logical_xor(*inputs))
         if op_name == "BitShift":
             return _shifted(inputs[0], inputs[1], attrs["direction"] == b"RIGHT")
-        if op_name in _DIVISIONS and _divides_by_anything(*inputs[:2]):
+        if op_name in DIVISIONS and _divides_by_anything(*inputs[:2]):
             return self._divided(op_name, inputs, attrs, opset)
         if op_name == "Mod" and not attrs.get("fmod", 0) and _is_tensor(inputs[0], "float"):
             return _remainder(*inputs)
         if op_name == "ConvTranspose" and "output_shape" in attrs:
             attrs = padded_to_shape(inputs[0], inputs[1], attrs)
-        if op_name in _CONVOLUTIONS and is_known(inputs[1]):
+        if op_name in CONVOLUTIONS and is_known(inputs[1]):
             windows = Windows.of(attrs, inputs[0].ty.ndim - 2)
             if windows is not None and (op_name == "ConvTranspose" or inputs[0].ty.ndim == _THREE_LENGTHS):
                 return self._convolved(op_name, inputs, windows, attrs, opset)
@@ -190,7 +184,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
                     given = [inputs[0], *(value for value in whole if value is not None)]
                     y = self.bb.normalize(super()._convert_operator("Conv", onnx_input(given), attrs, opset))
                     return relax.op.strided_slice(y, [1], [0], [int(inputs[1].ty.shape.values[0])])
-        if op_name in _INDEXED and all(map(_has_lengths, inputs)) and not _may_hold_lengths(op_name, inputs[0]):
+        if op_name in _INDEXED and all(map(has_lengths, inputs)) and not _may_hold_lengths(op_name, inputs[0]):
             return _INDEXED[op_name](self.bb, inputs, attrs)
         if op_name == "Einsum":
             _refuse_unlike_lengths(attrs["equation"].decode(), inputs)
@@ -285,16 +279,10 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
 
 
 _NORMALISATIONS = frozenset(("LayerNormalization", "RMSNormalization"))
-_OF_IMAGES = frozenset(("GroupNormalization", "InstanceNormalization"))
-
 _TWO_LENGTHS, _THREE_LENGTHS = 4, 5
-
-_CONVOLUTIONS = frozenset(("Conv", "ConvTranspose"))
 
 _HIGHEST_EXPONENT = 8
 """Beyond it products of small integers leave the range of most types."""
-
-_FAR = (1 << 31) - 1
 
 _LINEAR_FROM = 20.0
 """``Mish`` of this and more is the number itself, to all digits of a double."""
@@ -353,50 +341,6 @@ def _broadcast(length: Any, wanted: Any) -> Any:
     raise Unsupported(f"tvm cannot decide if a length of {length} is kept or broadcast to {wanted}")
 
 
-_OF_NUMBERS = frozenset(
-    ("Add", "Cast", "Clip", "Div", "Identity", "Mod", "Mul", "Neg", "Range", "Sub", "Trilu", "Unsqueeze")
-)
-"""Operators that TVM computes on numbers that follow from lengths, and are not tensors to it."""
-
-_ARITHMETIC = frozenset(("Add", "Div", "Mod", "Mul", "Sub"))
-
-
-def _refuse_numbers(op_name: str, inputs: Sequence[Any]) -> None:
-    """Refuse numbers that follow from lengths where TVM, or the code that it makes of them, ends the process."""
-    if not any(map(_is_number, inputs)):
-        return
-    if op_name not in _OF_NUMBERS:
-        raise Unsupported(f"tvm's {op_name} does not take a number that follows from lengths")
-    if op_name in _ARITHMETIC and not all(_is_number(x) or isinstance(x, tvm.ir.GenericConst) for x in inputs):
-        raise Unsupported(f"tvm's {op_name} does not take a tensor and a number that follows from lengths")
-    if op_name in _DIVISIONS and not isinstance(inputs[1], tvm.ir.GenericConst | tirx.IntImm):
-        raise Unsupported(f"tvm's {op_name} does not check that a number that follows from lengths is not 0")
-
-
-def _is_number(x: Any) -> bool:
-    return x is not None and tvm.ir.is_prim_expr(x)
-
-
-def _refuse_equal_lengths(x: Any, y: Any) -> None:
-    """Refuse to compare shapes if that is not certain before lengths are known: TVM compares their expressions."""
-    if not any(isinstance(z, relax.ShapeExpr) for z in (x, y)):
-        return
-    for n, m in zip(*map(_numbers_of, (x, y)), strict=False):
-        analyzer = sym.Analyzer()
-        for length in tirx.analysis.undefined_vars(n - m):
-            analyzer.bind(length, tvm.ir.Range(0, _FAR))
-        if not (analyzer.can_prove_equal(n, m) or analyzer.can_prove(tirx.NE(n, m))):
-            raise Unsupported(f"tvm cannot decide if {n} and {m} are equal before lengths are known")
-
-
-def _numbers_of(shape: Any) -> Sequence[Any]:
-    """Return the numbers of a shape of TVM's, or of a constant; none of another value."""
-    if isinstance(shape, relax.ShapeExpr):
-        return list(shape.values)
-    is_constant = isinstance(shape, tvm.ir.GenericConst)
-    return [tirx.IntImm("int64", n) for n in shape.value.numpy().ravel().tolist()] if is_constant else []
-
-
 _INDEXED: Mapping[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
     "Gather": lambda bb, given, attrs: gathered(bb, given[0], given[1], attrs.get("axis", 0)),
     "GatherElements": lambda bb, given, attrs: gathered_elements(bb, given[0], given[1], attrs.get("axis", 0)),
@@ -416,11 +360,6 @@ def _reduction(attrs: Mapping[str, Any]) -> str:
 def _may_hold_lengths(op_name: str, x: Any) -> bool:
     """True for what TVM may compute while it compiles: a number of a list of integers, which may be a shape."""
     return op_name == "Gather" and x.ty.ndim == 1 and not _is_float(x)
-
-
-def _has_lengths(x: Any) -> bool:
-    """True if a value is a tensor, not a shape of TVM's, and its lengths are known, at least by name."""
-    return isinstance(x.ty, relax.TensorType) and isinstance(x.ty.shape, relax.ShapeExpr)
 
 
 def _refuse_unlike_lengths(equation: str, inputs: Sequence[Any]) -> None:
@@ -444,7 +383,7 @@ def _within_reach(ends: Any) -> Any:
     """Return the ends of a slice, limited to a number that is longer than any tensor."""
     if not isinstance(ends, tvm.ir.GenericConst):
         return ends
-    return relax.const(np.clip(ends.value.numpy(), -_FAR, _FAR), str(ends.ty.dtype))
+    return relax.const(np.clip(ends.value.numpy(), -FAR, FAR), str(ends.ty.dtype))
 
 
 def _kept_within(y: Any) -> Any:
@@ -521,53 +460,6 @@ def _is_tensor(x: Any, dtype: str | tuple[str, ...]) -> bool:
     return isinstance(x.ty, relax.TensorType) and str(x.ty.dtype).startswith(dtype)
 
 
-_TO_AGREE = {
-    **{"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": 2, "MatMulInteger": 2, "ScatterElements": 3, "ScatterND": 3},
-    **{"AffineGrid": 1, "GatherND": 2, "GridSample": 2, "NonMaxSuppression": 2},
-    **{"DepthToSpace": 1, "GroupNormalization": 3, "InstanceNormalization": 3, "SpaceToDepth": 1, "TopK": 1},
-}
-"""Operators that demand lengths, and the number of operands that have these."""
-
-
-def _demanded(op_name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[tuple[int, int, list[Any]]]:
-    """Return places of operands, one of the axes of each, and the lengths that it must have from there on."""
-    x, y = (list(z.ty.shape.values) if z is not None else [] for z in [*inputs, None][:2])
-    if op_name in ("Gemm", "MatMul", "MatMulInteger"):
-        axes = len(x) - 1, max(len(y) - 2, 0)
-        if op_name == "Gemm":
-            axes = 1 - attrs.get("transA", 0), attrs.get("transB", 0)
-        place = int(isinstance(inputs[0], tvm.ir.GenericConst))  # A constant stays one.
-        return [(place, axes[place], [(y, x)[place][axes[1 - place]]])]
-    if op_name == "TopK":
-        axis = attrs.get("axis", -1) % len(x)
-        return [(0, axis, [tirx.max(x[axis], int(inputs[1].value.numpy().item()))])]
-    if op_name in _BLOCKS:
-        block = attrs["blocksize"]
-        axis, size, end = (1, block**2, 2) if op_name == "DepthToSpace" else (2, block, 4)
-        return [(0, axis, [n // size * size for n in x[axis:end]])]
-    if op_name in _CONVOLUTIONS:
-        groups = attrs.get("group", 1)
-        read, made = (y[1] * groups, y[0]) if op_name == "Conv" else (y[0], y[1] * groups)
-        return [(0, 1, [read]), *((place, 0, [made]) for place in range(2, len(inputs)))]
-    if op_name in _OF_IMAGES:
-        # Before operator set 21 a scale has a length for each group, and TVM takes only a known number of channels.
-        is_known, groups = isinstance(x[1], tirx.IntImm), attrs.get("num_groups", 1)
-        channels = x[1] if is_known else y[0] // groups * groups
-        lengths = [(place, inputs[place].ty.shape.values[0]) for place in (1, 2)]
-        told = [(place, 0, [channels]) for place, n in lengths if not (is_known and isinstance(n, tirx.IntImm))]
-        return [(0, 1, [channels]), *told]
-    if op_name == "AffineGrid":
-        sizes = inputs[1].value.numpy().tolist() if isinstance(inputs[1], tvm.ir.GenericConst) else []
-        return [(0, 0, sizes[:1])]
-    if op_name == "GatherND":
-        return [(0, 0, y[: attrs.get("batch_dims", 0)])]
-    if op_name == "GridSample":
-        return [(1, 0, x[:1]), (1, len(y) - 1, [tirx.IntImm("int64", len(x) - 2)])]
-    if op_name == "NonMaxSuppression":
-        return [(1, 0, x[:1]), (1, 2, x[1:2]), (0, 2, [tirx.IntImm("int64", 4)])]
-    return [(2, 0, y if op_name == "ScatterElements" else [*y[:-1], *x[int(y[-1]) :]])]
-
-
 def _long_pads(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[list[int]] | None:
     """Return the elements before and after each axis, if there may be as many as the axis has; None if there are fewer.
 
@@ -603,9 +495,6 @@ def _reflected(x: Any, before: Sequence[int], after: Sequence[int]) -> Any:
 
     shape = [n + more + end for n, more, end in zip(x.shape, before, after, strict=True)]
     return te.compute(shape, element, name="reflected")
-
-
-_DIVISIONS = frozenset(("Div", "Mod"))
 
 
 def _divides_by_anything(x: Any, y: Any) -> bool:

@@ -1,0 +1,146 @@
+"""Lengths that are free: what TVM takes for granted of them, without looking, and the numbers that it makes of them.
+
+Lengths that ONNX demands to be equal are compared when a kernel runs. Where TVM, or the code that it makes, would end the
+process, a kernel is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, sym, tirx
+from tvm.relax.frontend.onnx.onnx_frontend import onnx_input
+
+from collage._errors import Unsupported
+
+__all__ = [
+    "CONVOLUTIONS",
+    "DIVISIONS",
+    "FAR",
+    "OF_IMAGES",
+    "has_lengths",
+    "refuse_equal_lengths",
+    "refuse_numbers",
+    "with_equal_lengths",
+]
+
+CONVOLUTIONS = frozenset(("Conv", "ConvTranspose"))
+DIVISIONS = frozenset(("Div", "Mod"))
+OF_IMAGES = frozenset(("GroupNormalization", "InstanceNormalization"))
+"""Normalisations over the channels of images."""
+FAR = (1 << 31) - 1
+"""More than any length."""
+
+_TO_AGREE = {
+    **{"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": 2, "MatMulInteger": 2, "ScatterElements": 3, "ScatterND": 3},
+    **{"AffineGrid": 1, "GatherND": 2, "GridSample": 2, "NonMaxSuppression": 2},
+    **{"DepthToSpace": 1, "GroupNormalization": 3, "InstanceNormalization": 3, "SpaceToDepth": 1, "TopK": 1},
+}
+"""Operators that demand lengths, and the number of operands that have these."""
+
+
+def has_lengths(x: Any) -> bool:
+    """True if a value is a tensor, not a shape of TVM's, and its lengths are known, at least by name."""
+    return isinstance(x.ty, relax.TensorType) and isinstance(x.ty.shape, relax.ShapeExpr)
+
+
+def with_equal_lengths(bb: Any, op_name: str, inputs: list[Any], attrs: Mapping[str, Any]) -> list[Any]:
+    """Return operands of an operator, some of them with the lengths that others demand. Both are compared at run time."""
+    count = _TO_AGREE.get(op_name, 0)
+    if not count or not all(x is not None and has_lengths(x) for x in inputs[:count]):
+        return inputs
+    given = list(inputs)
+    for place, axis, lengths in _demanded(op_name, inputs, attrs):
+        x = given[place]
+        if x is None or not has_lengths(x):
+            continue
+        shape = list(x.ty.shape.values)
+        shape[axis : axis + len(lengths)] = lengths
+        if not all(map(sym.Analyzer().can_prove_equal, shape, x.ty.shape.values)):
+            given[place] = bb.match_cast(x, relax.TensorType(relax.ShapeExpr(shape), x.ty.dtype))
+    return onnx_input(given)  # type: ignore[no-any-return]
+
+
+def _demanded(op_name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[tuple[int, int, list[Any]]]:
+    """Return places of operands, one of the axes of each, and the lengths that it must have from there on."""
+    x, y = (list(z.ty.shape.values) if z is not None else [] for z in [*inputs, None][:2])
+    if op_name in ("Gemm", "MatMul", "MatMulInteger"):
+        axes = len(x) - 1, max(len(y) - 2, 0)
+        if op_name == "Gemm":
+            axes = 1 - attrs.get("transA", 0), attrs.get("transB", 0)
+        place = int(isinstance(inputs[0], tvm.ir.GenericConst))  # A constant stays one.
+        return [(place, axes[place], [(y, x)[place][axes[1 - place]]])]
+    if op_name == "TopK":
+        axis = attrs.get("axis", -1) % len(x)
+        return [(0, axis, [tirx.max(x[axis], int(inputs[1].value.numpy().item()))])]
+    if op_name in ("DepthToSpace", "SpaceToDepth"):
+        block = attrs["blocksize"]
+        axis, size, end = (1, block**2, 2) if op_name == "DepthToSpace" else (2, block, 4)
+        return [(0, axis, [n // size * size for n in x[axis:end]])]
+    if op_name in CONVOLUTIONS:
+        groups = attrs.get("group", 1)
+        read, made = (y[1] * groups, y[0]) if op_name == "Conv" else (y[0], y[1] * groups)
+        return [(0, 1, [read]), *((place, 0, [made]) for place in range(2, len(inputs)))]
+    if op_name in OF_IMAGES:
+        # Before operator set 21 a scale has a length for each group, and TVM takes only a known number of channels.
+        is_known, groups = isinstance(x[1], tirx.IntImm), attrs.get("num_groups", 1)
+        channels = x[1] if is_known else y[0] // groups * groups
+        lengths = [(place, inputs[place].ty.shape.values[0]) for place in (1, 2)]
+        told = [(place, 0, [channels]) for place, n in lengths if not (is_known and isinstance(n, tirx.IntImm))]
+        return [(0, 1, [channels]), *told]
+    if op_name == "AffineGrid":
+        sizes = inputs[1].value.numpy().tolist() if isinstance(inputs[1], tvm.ir.GenericConst) else []
+        return [(0, 0, sizes[:1])]
+    if op_name == "GatherND":
+        return [(0, 0, y[: attrs.get("batch_dims", 0)])]
+    if op_name == "GridSample":
+        return [(1, 0, x[:1]), (1, len(y) - 1, [tirx.IntImm("int64", len(x) - 2)])]
+    if op_name == "NonMaxSuppression":
+        return [(1, 0, x[:1]), (1, 2, x[1:2]), (0, 2, [tirx.IntImm("int64", 4)])]
+    return [(2, 0, y if op_name == "ScatterElements" else [*y[:-1], *x[int(y[-1]) :]])]
+
+
+_OF_NUMBERS = frozenset(
+    ("Add", "Cast", "Clip", "Div", "Identity", "Mod", "Mul", "Neg", "Range", "Sub", "Trilu", "Unsqueeze")
+)
+"""Operators that TVM computes on numbers that follow from lengths, and are not tensors to it."""
+
+_ARITHMETIC = frozenset(("Add", "Div", "Mod", "Mul", "Sub"))
+
+
+def refuse_numbers(op_name: str, inputs: Sequence[Any]) -> None:
+    """Refuse numbers that follow from lengths where TVM, or the code that it makes of them, ends the process."""
+    if not any(map(_is_number, inputs)):
+        return
+    if op_name not in _OF_NUMBERS:
+        raise Unsupported(f"tvm's {op_name} does not take a number that follows from lengths")
+    if op_name in _ARITHMETIC and not all(_is_number(x) or isinstance(x, tvm.ir.GenericConst) for x in inputs):
+        raise Unsupported(f"tvm's {op_name} does not take a tensor and a number that follows from lengths")
+    if op_name in DIVISIONS and not isinstance(inputs[1], tvm.ir.GenericConst | tirx.IntImm):
+        raise Unsupported(f"tvm's {op_name} does not check that a number that follows from lengths is not 0")
+
+
+def _is_number(x: Any) -> bool:
+    return x is not None and tvm.ir.is_prim_expr(x)
+
+
+def refuse_equal_lengths(x: Any, y: Any) -> None:
+    """Refuse to compare shapes if that is not certain before lengths are known: TVM compares their expressions."""
+    if not any(isinstance(z, relax.ShapeExpr) for z in (x, y)):
+        return
+    for n, m in zip(*map(_numbers_of, (x, y)), strict=False):
+        analyzer = sym.Analyzer()
+        for length in tirx.analysis.undefined_vars(n - m):
+            analyzer.bind(length, tvm.ir.Range(0, FAR))
+        if not (analyzer.can_prove_equal(n, m) or analyzer.can_prove(tirx.NE(n, m))):
+            raise Unsupported(f"tvm cannot decide if {n} and {m} are equal before lengths are known")
+
+
+def _numbers_of(shape: Any) -> Sequence[Any]:
+    """Return the numbers of a shape of TVM's, or of a constant; none of another value."""
+    if isinstance(shape, relax.ShapeExpr):
+        return list(shape.values)
+    is_constant = isinstance(shape, tvm.ir.GenericConst)
+    return [tirx.IntImm("int64", n) for n in shape.value.numpy().ravel().tolist()] if is_constant else []
