@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-
-import onnx_ir as ir
 
 from collage._errors import NothingCanRun, UsageError
 from collage.fusion import CandidateKernel
-from collage.graph import DataflowGraph, IndexSet, SubGraph, bodies
+from collage.graph import DataflowGraph, IndexSet, SubGraph, all_nodes
 from collage.option_texts import fits
 from collage.target import HOST_TARGET, Target
 
@@ -131,7 +129,7 @@ def _read(
     """Read a choice. A target that may not run an operator may not run one either that holds such an operator in a body."""
     bits = 0
     for i, node in enumerate(graph.nodes):
-        meant = (node, *_inside(node)) if in_bodies else (node,)
+        meant = all_nodes([node]) if in_bodies else (node,)
         if any(fits(str(each.name), nodes) or fits(each.op_type, nodes) for each in meant):
             bits |= 1 << i
     if not bits:
@@ -146,11 +144,3 @@ def _read(
         known = ", ".join(each.short for each in menu)
         raise UsageError(f"{text!r}: {target!r} is not on the menu, which is {known}")
     return _Choice(text, bits, frozenset(named))
-
-
-def _inside(node: ir.Node) -> Iterator[ir.Node]:
-    """The operators in the bodies of an operator, at any depth."""
-    for body in bodies(node):
-        for each in body:
-            yield each
-            yield from _inside(each)

@@ -8,18 +8,15 @@ from typing import Annotated
 
 from collage.explain._nodes import NodeRanges
 from collage.status import Status
-from collage.system.codec import RARE, Count, Within
+from collage.system.codec import LARGEST, RARE, Count, Us, Within
 
 __all__ = ["TEXT", "Border", "Record", "TargetAnswer", "TriedKernel"]
 
 # Characters of a text.
 TEXT = 500
-# A sum of a few of these is finite, and so is their ratio to a nanosecond.
-_LARGEST = 1e15
 
 Text = Annotated[str, Within(0, TEXT)]
-Us = Annotated[float, Within(0.0, _LARGEST)]
-_Signed = Annotated[float, Within(-_LARGEST, _LARGEST)]
+_Signed = Annotated[float, Within(-LARGEST, LARGEST)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ run in turns, in blocks so short that slow drifts of the machine meet all of the
 1. **qualify**: each finalist is loaded and checked, and runs in turns with the others for up to a second. One is put aside
    if it is far slower than the best. It is left out only if a second sample, after the choosing phase, says so again.
 2. **choose**: the finalists run in turns until it is decided which one to return, or the time is up.
-3. **report**: new processes run again in as many turns. All figures of what is returned are from this phase alone, since
-   the best of several noisy figures is too good to be true. The place of a process in memory makes it some per cent faster
-   or slower. A mix that was slower beyond doubt may keep its ratio of the choosing phase.
+3. **report**: new processes run again in as many turns; a mix that leads, in more, until that is certain. All figures of
+   what is returned are from this phase alone, since the best of several noisy figures is too good to be true. The place of
+   a process in memory makes it some per cent faster or slower. A mix that was slower beyond doubt may keep its ratio of the
+   choosing phase.
 
 A plan of several kernels is returned only if it is faster than every single toolchain beyond doubt, in both phases.
 

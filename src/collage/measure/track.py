@@ -31,8 +31,6 @@ _COPIES = 24
 _SLOW_S = 1.0
 # Single runs of each finalist after loading: a process that has just come up may be slow for a moment.
 _TRIES = 3
-# Runs that take so many blocks are blocks of their own, also if the first one was slow.
-_BLOCKS = 3
 # A turn of the fastest models would otherwise be tens of thousands of samples.
 _MOST_RUNS = 2000
 # Processes that start at a time. Most of a start is the import of packages, on one processor.
@@ -214,10 +212,10 @@ class Track:
                 runner.sample[0] = self.measure(runner, *self._block(runner, self.plan.block_s)).figure
 
     def first_runs(self, runners: Sequence[Runner]) -> None:
-        """Run each a few times, unless a run is longer than a block: the shortest run decides how many make up a block."""
+        """Run each a few times, unless a run takes as many blocks: the shortest run decides how many make up a block."""
         for number in range(0 if self.plan.one_at_a_time else _TRIES):
             short = [
-                runner for runner in alive_of(runners) if not _BLOCKS * self.plan.block_s < runner.least_s < math.inf
+                runner for runner in alive_of(runners) if not _TRIES * self.plan.block_s < runner.least_s < math.inf
             ]
             take_turns(short, number, lambda runner: _guard(runner, partial(self.measure, runner, 1, 1, 0.0)))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["amount", "number_of", "percent"]
+from collage.system.codec import LARGEST
 
-_LARGEST = 1e15
+__all__ = ["amount", "number_of", "percent"]
 
 
 def amount(time_us: float | None) -> str:
@@ -29,4 +29,4 @@ def percent(share: float | None) -> str:
 
 def number_of(value: Any) -> float | None:
     """Return a value of a section of free form as a number; None if it is not one from zero up, or too large to draw."""
-    return float(value) if type(value) in (int, float) and 0 <= value <= _LARGEST else None
+    return float(value) if type(value) in (int, float) and 0 <= value <= LARGEST else None

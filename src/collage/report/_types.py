@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from collage.status import Status
-from collage.system.codec import RARE, Share, Within
+from collage.system.codec import LARGEST, RARE, Share, Us, Within
 
 __all__ = [
     "SCHEMA",
@@ -36,10 +36,7 @@ SCHEMA = 1
 
 RowKind = Literal["baseline", "single", "mix"]
 
-# As of the record of the search: sums, products and quotients of a few of these are finite.
-_LARGEST = 1e15
-_Us = Annotated[float, Within(0.0, _LARGEST)]
-_Factor = Annotated[float, Within(1 / _LARGEST, _LARGEST)]
+_Factor = Annotated[float, Within(1 / LARGEST, LARGEST)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +99,9 @@ class Times:
         count: Number of runs; None if it is not known.
     """
 
-    median: _Us
-    p10: _Us
-    p90: _Us
+    median: Us
+    p10: Us
+    p90: Us
     count: int | None = None
 
 
@@ -154,9 +151,9 @@ class Row:
     kernels: int | None = None
     precision: str | None = None
     ratio: Ratio | None = None
-    time_us: _Us | None = None
+    time_us: Us | None = None
     measured_us: Times | None = None
-    rounds_us: tuple[_Us, ...] = ()
+    rounds_us: tuple[Us, ...] = ()
     unbound_us: Times | None = None
     estimate_us: float | None = None
     max_rel_error: float | None = None
@@ -180,7 +177,7 @@ class SpecialisedRow:
 
     lengths: Mapping[str, int]
     targets: tuple[str, ...] = ()
-    time_us: _Us | None = None
+    time_us: Us | None = None
     ratio: Ratio | None = None
     reason: str | None = None
 
@@ -262,7 +259,7 @@ class KernelRow:
     device: str | None = None
     branch: int | None = None
     bodies: tuple[BodyKernelRow, ...] = field(default=(), metadata=RARE)
-    time_us: _Us | None = None
+    time_us: Us | None = None
     share: Share | None = None
 
 

@@ -21,10 +21,12 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from collage._errors import CollageError
 
 __all__ = [
+    "LARGEST",
     "RARE",
     "Count",
     "Positive",
     "Share",
+    "Us",
     "Within",
     "check_bounds",
     "from_json",
@@ -71,6 +73,10 @@ Count = Annotated[int, Within(0)]
 """A number of things, or the index of one."""
 Share = Annotated[float, Within(0.0)]
 """A time, a ratio, an error, or another number that is never negative."""
+LARGEST = 1e15
+"""The largest figure that is drawn or computed with: sums, products and quotients of a few such are finite."""
+Us = Annotated[float, Within(0.0, LARGEST)]
+"""A time in µs."""
 Positive = Annotated[float, Within(math.ulp(0.0))]
 """A number above zero, such as a rate or a measured time."""
 

@@ -135,10 +135,10 @@ class _Request:
         self._by_values = bool(compiled.metadata.get("by_values")) or not all("float" in name for name in types)
         self._right: set[_Lengths] = set()
         self._is_static = [port is not None and model.inputs[port].partial_shape.is_static for port in self._ports]
-        self.is_renewed()
+        self.renew()
 
-    def is_renewed(self) -> bool:
-        """Make a request of the shared model, if there is none. Return True if so: then nothing is set."""
+    def renew(self) -> bool:
+        """Make a request of the shared model, unless there is one. Return True if it is new: then nothing is set."""
         if self._model is not None and self._model is self._shared.model:
             return False
         from openvino._pyopenvino import InferRequest
@@ -215,7 +215,7 @@ class _RequestKernel:
         self.precision = request.precision
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        self._request.is_renewed()
+        self._request.renew()
         self._request.read(inputs)
         return self._request.run(inputs, in_place=False)
 
@@ -229,7 +229,7 @@ class _InPlaceRequestKernel(InPlaceKernelBase):
         self.precision = request.precision
 
     def run_into(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        if self._request.is_renewed():
+        if self._request.renew():
             self._written = [None] * len(self._written)
         self._request.read(inputs)
         self._write_to(outputs)

@@ -55,8 +55,6 @@ _OPTIONS: OptionValues = {
 }
 _NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16")}
 """Instruction sets, by /proc/cpuinfo's names, without which a precision is emulated, and slower than f32."""
-_BY_VALUES = frozenset(("Compress", "NonMaxSuppression", "NonZero", "Unique"))
-"""Operators on whose values the lengths of results depend."""
 _LEAST_BITS = 32
 """Bits of integers that may be lengths."""
 _OF_NO_PARTS = ("Concat", "ConstantOfShape")
@@ -123,8 +121,6 @@ class OpenVinoToolchain(ToolchainBase):
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Write the kernel, convert it once, and ask the plugin whether it takes every operator."""
         # Late: they import onnx_ir, which loading does not need.
-        from onnx_ir.traversal import RecursiveGraphIterator
-
         from collage.toolchains.openvino.known_wrong import known_wrong
         from collage.toolchains.openvino.reduced import save_as
 
@@ -141,7 +137,7 @@ class OpenVinoToolchain(ToolchainBase):
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
         indices = [i for i, v in enumerate(kernel.graph.inputs) if is_place(v)]
-        by_values = any(_decides_by_values(node) for node in RecursiveGraphIterator(kernel.graph))
+        by_values = any(_decides_by_values(node) for node in kernel.graph.all_nodes())
         metadata = {"model": files[0], "indices": indices, "limit": limit} | (
             ({IN_FLOATS: in_floats} if in_floats else {})
             | ({"by_values": True} if by_values else {})
@@ -291,7 +287,8 @@ def _decides_by_values(node: ir.Node) -> bool:
     from collage.graph import follows_from_lengths
 
     types = [(value, elem_type(value)) for value in node.outputs]
-    return node.op_type in _BY_VALUES or any(
+    # The positions that Unique returns may be left out. All other lengths follow from integers, or from conditions.
+    return node.op_type == "Unique" or any(
         (dtype is None or dtype == dtype.BOOL or (dtype.is_integer() and dtype.bitwidth >= _LEAST_BITS))
         and not follows_from_lengths(value)
         for value, dtype in types
