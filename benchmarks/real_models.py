@@ -161,26 +161,30 @@ def compiled(path: Path, feeds: Feeds, folder: Path, more: list[str]) -> tuple[P
 
 
 def errors(path: Path, artefact: Path, feeds: Feeds) -> tuple[float, float]:
-    """Return the largest errors of an artefact and of ONNX Runtime, relative to the outputs' sizes.
+    """Return the largest errors of an artefact and of ONNX Runtime that noise does not excuse, relative to the outputs' sizes.
 
-    The truth is the model in float64, or unoptimised if it cannot be had.
+    The truth is the model in float64, or unoptimised if it cannot be had. Noise is what the unoptimised model errs.
     """
     import collage
     from collage._errors import ToolchainError
-    from collage.numerics.judge import judge
+    from collage.numerics.judge import Evidence, judge, tolerance_of
     from collage.toolchains import OriginalSession, StepwiseModel, UnoptimisedModel
 
+    original = UnoptimisedModel(path)
+    plain = original.run(feeds, original.outputs)
     try:
         model = StepwiseModel(path)
         truth = model.run(feeds, model.outputs)
     except ToolchainError:
-        truth = (original := UnoptimisedModel(path)).run(feeds, original.outputs)
-    names = [name for name, value in truth.items() if "float" in value.dtype.name]
+        truth = plain
 
     def worst(made: Mapping[str, Any]) -> float:
-        wide = {name: np.asarray(made[name], np.float64) for name in names}
-        right = {name: np.asarray(truth[name], np.float64) for name in names}
-        return max((judge(wide[name], right[name], np.inf).max_rel for name in names), default=0.0)
+        found = [
+            judge(np.asarray(made[name]), value, tolerance_of([value.dtype.name]), evidence=Evidence((), truth[name])).max_rel
+            for name, value in plain.items()
+            if "float" in value.dtype.name
+        ]
+        return max(found, default=0.0)
 
     return worst(collage.load(artefact).run(feeds)), worst(OriginalSession(path).run(feeds))
 
