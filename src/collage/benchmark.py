@@ -60,9 +60,10 @@ def bench(
     Returns:
         ``rows`` of name, median, p10, p90, p95 and p99 in µs, the speed-up over the best single with its interval, how long
         the race took, and the environment. ``faster`` has the rows that are faster than the artefact beyond doubt, each with
-        the command that uses it. The next compilation of the model races these again. ``decoding`` has the figures of a
-        decoder with caches, see ``collage.measure.decoding``; None for other models. The
-        singles run the original model where it can still be found unchanged, else the artefact's copy of it.
+        the command that uses it, but for the target on which the artefact runs the whole model. The next compilation of
+        the model races these again. ``decoding`` has the figures of a decoder with caches, see ``collage.measure.decoding``;
+        None for other models. The singles run the original model where it can still be found unchanged, else the
+        artefact's copy of it.
     """
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
@@ -80,7 +81,7 @@ def bench(
         standings.update((standing.finalist.name, standing) for standing in result.standings)
         is_alive = result.winner is not None and result.winner.finalist.name == OURS
         speedup = result.speedup if is_alive else None
-        faster = [each for each in result.standings if is_alive and _is_faster(each)]
+        faster = [each for each in result.standings if is_alive and _is_faster(each, recipe)]
         if neighbour == "none":  # What is faster beside another process says nothing of the usual race.
             _note_faster(recipe, faster, say)
         decoding = _decoding(place, recipe, say) if neighbour == "none" else None
@@ -107,10 +108,12 @@ def bench(
     }
 
 
-def _is_faster(standing: FinalistResult) -> bool:
-    """Return True for a right single toolchain that is faster than the artefact beyond doubt."""
-    is_right = standing.status is Status.OK and standing.reason is None and standing.finalist.name != OURS
-    return is_right and standing.ratio is not None and standing.ratio[1].high < 1.0
+def _is_faster(standing: FinalistResult, recipe: Recipe) -> bool:
+    """Return True for a right single toolchain that is faster than the artefact beyond doubt, and is not what it runs itself."""
+    if standing.status is not Status.OK or standing.reason is not None or standing.finalist.name == OURS:
+        return False
+    is_own = [kernel.target for kernel in recipe.kernels] == [str(standing.finalist.arguments["target"])]
+    return not is_own and standing.ratio is not None and standing.ratio[1].high < 1.0
 
 
 def _note_faster(recipe: Recipe, faster: Sequence[FinalistResult], say: Callable[[str], None]) -> None:

@@ -34,7 +34,18 @@ def standing(name: str, low: float, high: float, **more: Any) -> FinalistResult:
     ],
 )
 def test_a_row_is_faster_if_its_whole_interval_is_and_it_is_right(row: FinalistResult, is_faster: bool) -> None:
-    assert benchmark._is_faster(row) is is_faster
+    recipe: Any = SimpleNamespace(kernels=(SimpleNamespace(target="llvm"),))
+    assert benchmark._is_faster(row, recipe) is is_faster
+
+
+@pytest.mark.parametrize(
+    ("targets", "is_faster"), [(("llvm -compiler=fast",), False), (("llvm -compiler=fast", "llvm"), True)]
+)
+def test_the_target_on_which_the_artefact_runs_the_whole_model_is_no_other_choice(
+    targets: tuple[str, ...], is_faster: bool
+) -> None:
+    recipe: Any = SimpleNamespace(kernels=tuple(SimpleNamespace(target=target) for target in targets))
+    assert benchmark._is_faster(standing("fast", 0.8, 0.95), recipe) is is_faster
 
 
 def test_what_was_faster_is_noted_for_the_model_and_forgotten_when_it_was_raced(
