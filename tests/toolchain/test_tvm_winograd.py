@@ -124,12 +124,12 @@ def test_transformed_windows_and_inputs_are_multiplied_to_outputs_exactly(output
 def test_they_compute_what_onnx_says(
     outputs: int, shared: bool, processor: winograd.Processor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Odd sizes, padding on some sides, several samples, panels of one, two and three vectors, and tiles left over."""
+    """Odd sizes and numbers of channels, padding on some sides, several samples, panels of 1 to 3 vectors, tiles left over."""
     use_it_always(monkeypatch, outputs, shared, processor)
     rng = np.random.default_rng(outputs)
     nodes, inputs, weights = [], {}, {}
     for i, maps in enumerate((16, 48, 64)):
-        channels = 16 * int(rng.integers(1, 4))
+        channels = (16 * int(rng.integers(1, 4)), int(rng.integers(1, 16)), 16 + int(rng.integers(1, 16)))[i]
         inputs[f"x{i}"] = [int(rng.integers(1, 4)), channels, *map(int, rng.integers(3, 19, 2))]
         weights[f"w{i}"], weights[f"b{i}"] = [maps, channels, 3, 3], [maps]
         pads = list(map(int, rng.integers(0, 3, 4)))
@@ -206,22 +206,23 @@ def test_results_of_calls_that_are_read_again_and_again_stay_plain_loops() -> No
 
 
 @pytest.mark.parametrize(
-    ("channels", "size", "outputs", "shared"),
+    ("channels", "maps", "size", "outputs", "shared"),
     [
-        (64, 64, 4, False),
-        (128, 32, 4, False),
-        (128, 16, 4, True),
-        (128, 8, 2, True),
-        (256, 8, 2, True),
-        (256, 24, 4, True),
-        (512, 12, 2, True),
-        (512, 7, None, None),
-        (3, 64, None, None),
-        (24, 64, None, None),
+        (64, 64, 64, 4, False),
+        (128, 128, 32, 4, False),
+        (128, 128, 16, 4, True),
+        (128, 128, 8, 2, True),
+        (256, 256, 8, 2, True),
+        (256, 256, 24, 4, True),
+        (512, 512, 12, 2, True),
+        (512, 512, 7, None, None),
+        (3, 64, 64, None, None),
+        (24, 32, 64, 4, False),
+        (24, 24, 64, None, None),
     ],
 )
-def test_sizes_decide_how(channels: int, size: int, outputs: int | None, shared: bool | None) -> None:
-    convolution = Convolution(1, size, size, channels, channels, 1, 1, size, size)
+def test_sizes_decide_how(channels: int, maps: int, size: int, outputs: int | None, shared: bool | None) -> None:
+    convolution = Convolution(1, size, size, channels, maps, 1, 1, size, size)
     found = winograd.blocking_of(convolution, WIDE)
     if outputs is None:
         assert found is None

@@ -95,7 +95,7 @@ def _processor_of(target: Any) -> Processor | None:
 def blocking_of(convolution: Convolution, processor: Processor) -> Blocking | None:
     """Return the blocks by which a convolution is expected to take the least time; None if plain loops are expected to."""
     channels, maps, lanes = convolution.channels, convolution.maps, processor.lanes
-    if channels % lanes or maps % lanes:
+    if maps % lanes:
         return None
     vectors = next(n for n in (2, 3, 1) if maps // lanes % n == 0)
     fitting = [outputs for outputs in _OUTPUTS if _weight_bytes(convolution, outputs) <= _MOST_BYTES]
@@ -145,7 +145,7 @@ def _cycles(convolution: Convolution, blocking: Blocking, threads: int) -> float
     groups = math.ceil(tiles / blocking.tiles) * math.ceil(blocking.tiles / blocking.rows)
     rows = groups * max(blocking.rows, _LEAST_ROWS) + _wait_rows(_weight_bytes(convolution, blocking.outputs))
     products = rows * channels * maps / (2 * lanes)
-    transforms = _TRANSFORM_CYCLES * tiles * (channels + maps) / (2 * lanes)
+    transforms = _TRANSFORM_CYCLES * tiles * (math.ceil(channels / lanes) * lanes + maps) / (2 * lanes)
     return elements * (products + transforms) / threads
 
 

@@ -208,7 +208,7 @@ class _Loops:
 
     def _transform_tile(self, tile: Any, place: Any, transformed: Any, scratch: Any) -> None:
         """Transform one tile of all channels to the given place, a vector of channels at a time."""
-        conv, width, lanes = self._conv, self._matrices.width, self._blocking.lanes
+        conv, width, full = self._conv, self._matrices.width, self._blocking.lanes
         sample, row, column = self._place_of(tile)
         top, left = build.bind(row - conv.top), build.bind(column - conv.left)
         inside = _all(top >= 0, left >= 0, top + width <= conv.height, left + width <= conv.width)
@@ -221,19 +221,24 @@ class _Loops:
             there = _all(y >= 0, y < conv.height, x >= 0, x < conv.width)
             return tirx.if_then_else(there, self._data[sample, y, x, channel], tirx.FloatImm("float32", 0.0))
 
-        def columns(read: Callable[[int, Any, Any], Any]) -> None:
-            with build.serial(_i64(width)) as j, build.vectorized(_i64(lanes)) as lane:
-                values = [build.bind(read(i, j, vector * lanes + lane)) for i in range(width)]
-                for i, value in enumerate(self._matrices.of_data(values)):
-                    build.buffer_store(scratch, value, [_i64(i), j, lane])
+        def transform(first: Any, lanes: int) -> None:
+            def columns(read: Callable[[int, Any, Any], Any]) -> None:
+                with build.serial(_i64(width)) as j, build.vectorized(_i64(lanes)) as lane:
+                    values = [build.bind(read(i, j, first + lane)) for i in range(width)]
+                    for i, value in enumerate(self._matrices.of_data(values)):
+                        build.buffer_store(scratch, value, [_i64(i), j, lane])
 
-        with build.serial(_i64(conv.channels // lanes)) as vector:
             _either(inside, lambda: columns(element), lambda: columns(element_or_zero))
             with build.serial(_i64(width)) as i, build.vectorized(_i64(lanes)) as lane:
                 values = [build.bind(scratch[i, j, lane]) for j in range(width)]
                 for j, value in enumerate(self._matrices.of_data(values)):
-                    where = place * conv.channels + vector * lanes + lane
-                    build.buffer_store(transformed, value, [i * width + j, where])
+                    build.buffer_store(transformed, value, [i * width + j, place * conv.channels + first + lane])
+
+        if whole := conv.channels // full:
+            with build.serial(_i64(whole)) as vector:
+                transform(vector * full, full)
+        if left_over := conv.channels % full:
+            transform(_i64(whole * full), left_over)
 
     def _multiply(self, transformed: Any, first: Any, panel: Any, count: Any, products: Any) -> None:
         """Multiply the tiles of a block with one panel of weights."""
