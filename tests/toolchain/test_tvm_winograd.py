@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,10 @@ def lowered(model: onnx.ModelProto, target: Target = TARGET) -> list[tuple[str, 
     with goal, context(target):
         module = front(goal, channels_last=True)(import_onnx(model))
     return [
-        (name.name_hint, [tuple(getattr(n, "value", 0) for n in each.shape) for each in function.params])
+        (
+            name.name_hint,
+            [tuple(getattr(n, "value", 0) for n in getattr(each, "shape", ())) for each in function.params],
+        )
         for name, function in module.functions_items()
         if isinstance(function, tvm.tirx.PrimFunc)
     ]
@@ -222,7 +226,7 @@ def test_results_of_calls_that_are_read_again_and_again_stay_plain_loops() -> No
     ],
 )
 def test_sizes_decide_how(channels: int, maps: int, size: int, outputs: int | None, shared: bool | None) -> None:
-    convolution = Convolution(1, size, size, channels, maps, 1, 1, size, size)
+    convolution = Convolution(1, size, size, size, size, channels, maps, 1, 1)
     found = winograd.blocking_of(convolution, WIDE)
     if outputs is None:
         assert found is None
@@ -234,7 +238,7 @@ def test_sizes_decide_how(channels: int, maps: int, size: int, outputs: int | No
 @pytest.mark.parametrize("size", [20, 37, 64, 200])
 def test_blocks_keep_all_threads_busy_and_sums_in_registers(threads: int, size: int) -> None:
     processor = winograd.Processor(16, 32, threads)
-    found = winograd.blocking_of(Convolution(1, size, size, 96, 96, 1, 1, size, size), processor)
+    found = winograd.blocking_of(Convolution(1, size, size, size, size, 96, 96, 1, 1), processor)
     assert found is not None
     assert found.rows * found.vectors + found.vectors + 1 <= processor.registers
     tiles = math.ceil(size / found.outputs) ** 2
@@ -263,8 +267,47 @@ def test_only_plain_windows_of_3_with_known_weights_are_rewritten() -> None:
         assert not by_winograd(model_of([conv("x", "w", "y", **attributes)], shape, {"w": weight})), attributes
     given = {**shape, "w": [64, 64, 3, 3]}
     assert not by_winograd(model_of([conv("x", "w", "y", pads=SAME)], given, {}))
-    unknown = model_of([conv("x", "w", "y", pads=SAME)], {"x": [1, 64, "h", 32]}, weights)
-    assert not by_winograd(unknown)
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride"),
+    [(["n", 40, 20, 12], 1), ([2, 40, "h", 12], 1), (["n", 40, "h", "w"], 1), (["n", 40, "h", "w"], 2)],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_lengths_may_be_free(
+    shape: list[Any], stride: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One kernel is right for any number of images and size, also where its lengths follow from those of the model."""
+    monkeypatch.setattr(winograd, "_processor_of", lambda target: replace(WIDE, threads=threads))
+    nodes = [
+        conv("x", "w1", "a", pads=SAME, strides=[stride, stride]),
+        conv("a", "w2", "b", "b2", pads=[0, 1, 2, 0]),
+        helper.make_node("Relu", ["b"], ["y"]),
+    ]
+    weights = {"w1": [48, 40, 3, 3], "w2": [64, 48, 3, 3], "b2": [64]}
+    model = model_of(nodes, {"x": shape}, weights)
+    assert len(by_winograd(model)) == 3 - stride
+    toolchain = TvmToolchain()
+    made = compile_for(toolchain, ir.serde.deserialize_model(model), TARGET, tmp_path)
+    kernel = toolchain.load(made, TARGET, tmp_path, LoadOptions(2, exclusive=True))
+    rng = np.random.default_rng(7)
+    for _ in range(8):
+        sizes = [size if isinstance(size, int) else int(rng.integers(1, 40)) for size in shape]
+        sizes[0] = min(sizes[0], 4)
+        x = rng.standard_normal(sizes, dtype=np.float32)
+        (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+        (actual,) = map(np.asarray, kernel([x]))
+        assert actual.shape == expected.shape
+        np.testing.assert_allclose(actual, expected, atol=1e-5 * np.abs(expected).max(initial=0.0), rtol=0)
+
+
+def test_free_lengths_are_decided_by_one_image_of_a_usual_size() -> None:
+    n, h = tvm.tirx.Var("n", "int64"), tvm.tirx.Var("h", "int64")
+    for channels, lengths, is_used in ((64, (n, h, h), True), (512, (n, 7, 7), False), (512, (n, h, h), True)):
+        samples, height, width = lengths
+        found = winograd.blocking_of(Convolution(samples, height, width, height, width, channels, channels, 1, 1), WIDE)
+        assert (found is not None) is is_used
+        assert found is None or (found.threads, found.shared, found.tiles % found.rows) == (2, False, 0)
 
 
 def test_a_lower_optimisation_level_keeps_plain_loops() -> None:
@@ -281,7 +324,7 @@ def test_tuning_leaves_them_as_they_are(tmp_path: Path) -> None:
 def test_processors_with_shorter_vectors_get_smaller_blocks() -> None:
     narrow = tvm.target.Target({"kind": "llvm", "mcpu": "haswell", "num-cores": 2})
     assert winograd._processor_of(narrow) == NARROW
-    found = winograd.blocking_of(Convolution(1, 64, 64, 64, 64, 1, 1, 64, 64), NARROW)
+    found = winograd.blocking_of(Convolution(1, 64, 64, 64, 64, 64, 64, 1, 1), NARROW)
     assert found is not None and found.lanes == 8 and found.rows * 2 + 2 + 1 <= 16
     plain = tvm.target.Target({"kind": "llvm", "mcpu": "nehalem", "num-cores": 2})
     assert winograd._processor_of(plain) is None

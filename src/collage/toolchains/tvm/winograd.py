@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -19,7 +19,7 @@ from tvm import ir, s_tir, tirx
 from tvm.tirx.script.builder import ir as build
 
 from collage.toolchains.tvm.weight_layout import Calls, Packer, call_sites, is_weight
-from collage.toolchains.tvm.winograd_loops import Blocking, Convolution, packed_weight, write_loops
+from collage.toolchains.tvm.winograd_loops import Blocking, Convolution, Length, packed_weight, write_loops
 from collage.toolchains.tvm.winograd_transforms import TAPS
 
 __all__ = ["Processor", "blocking_of", "use_winograd"]
@@ -38,6 +38,9 @@ _MOST_BYTES = 40 << 20
 """Transformed weights above this size are not worth their memory: those of F(4, 3) are four times as large as plain ones."""
 _FEW_TILES = 32
 """Tiles per thread below which the threads share the transformed input."""
+_MOST_ROWS = 14
+_TYPICAL = 64
+"""Height and width of an image where they are free, for which it is decided if Winograd's algorithm is used."""
 _MOST_TILES = {True: 216, False: 56}
 """Tiles of a block, if transformed tiles are shared and if not."""
 _TRANSFORM_CYCLES = 450 / 36
@@ -94,6 +97,9 @@ def _processor_of(target: Any) -> Processor | None:
 
 def blocking_of(convolution: Convolution, processor: Processor) -> Blocking | None:
     """Return the blocks by which a convolution is expected to take the least time; None if plain loops are expected to."""
+    if convolution.is_free:
+        usual = blocking_of(_typical(convolution), processor)
+        return None if usual is None else _for_any_length(usual, processor)
     channels, maps, lanes = convolution.channels, convolution.maps, processor.lanes
     if maps % lanes:
         return None
@@ -109,12 +115,25 @@ def blocking_of(convolution: Convolution, processor: Processor) -> Blocking | No
     return best if _cycles(convolution, best, processor.threads) < _GAIN * plain else None
 
 
+def _typical(convolution: Convolution) -> Convolution:
+    """Return a convolution over one image of a usual size, in place of one over images of any number and size."""
+    usual = {"samples": 1, "height": _TYPICAL, "width": _TYPICAL, "rows": _TYPICAL, "columns": _TYPICAL}
+    return replace(convolution, **{k: v for k, v in usual.items() if not isinstance(getattr(convolution, k), int)})
+
+
+def _for_any_length(blocking: Blocking, processor: Processor) -> Blocking:
+    """Return the largest blocks of tiles that a thread transforms itself: the number of tiles is not known."""
+    rows = min((processor.registers - blocking.vectors - 1) // blocking.vectors, _MOST_ROWS)
+    tiles = _MOST_TILES[False] // rows * rows
+    return replace(blocking, rows=rows, tiles=tiles, shared=False, threads=processor.threads)
+
+
 def _blocks(convolution: Convolution, outputs: int, vectors: int, processor: Processor) -> Blocking:
     """Return the blocks for F(outputs, 3) with the fewest rows of products that are not needed."""
     tiles, threads = convolution.tiles(outputs), processor.threads
     panels = convolution.maps // (processor.lanes * vectors)
     shared = _weight_bytes(convolution, outputs) > _NEAR_BYTES or tiles < _FEW_TILES * threads
-    most_rows = min((processor.registers - vectors - 1) // vectors, 14)
+    most_rows = min((processor.registers - vectors - 1) // vectors, _MOST_ROWS)
     best: tuple[float, Blocking] | None = None
     for size in range(1, min(tiles, _MOST_TILES[shared]) + 1):
         tasks = -(-tiles // size) * (panels if shared else 1)
@@ -146,7 +165,7 @@ def _cycles(convolution: Convolution, blocking: Blocking, threads: int) -> float
     rows = groups * max(blocking.rows, _LEAST_ROWS) + _wait_rows(_weight_bytes(convolution, blocking.outputs))
     products = rows * channels * maps / (2 * lanes)
     transforms = _TRANSFORM_CYCLES * tiles * (math.ceil(channels / lanes) * lanes + maps) / (2 * lanes)
-    return elements * (products + transforms) / threads
+    return float(elements * (products + transforms) / threads)
 
 
 def _rewritten(function: Any, sites: Sequence[Any], processor: Processor) -> tuple[Any, Mapping[int, Packer]] | None:
@@ -226,7 +245,9 @@ def _read(function: Any) -> _Nest:
             raise _Unlike
     if not last.same_as(output) or any(number > _MOST_CALLS for _, number in calls):
         raise _Unlike
-    found = Convolution(samples, height, width, channels, maps, top, left, rows, columns)
+    if not isinstance(channels, int) or not isinstance(maps, int):
+        raise _Unlike
+    found = Convolution(samples, height, width, rows, columns, channels, maps, top, left)
     return _Nest(found, made, tuple(followers))
 
 
@@ -321,10 +342,8 @@ def _is_element_wise(block: Any, made: Any, own: Sequence[Any]) -> bool:
     same = all(
         len(place) == len(variables) and all(map(lambda a, b: a.same_as(b), place, variables)) for place in places
     )
-    return same and str(store.buffer.dtype) == "float32" and _lengths(store.buffer) == _lengths(made)
+    return same and str(store.buffer.dtype) == "float32" and tvm_ffi.structural_equal(store.buffer.shape, made.shape)
 
 
-def _lengths(buffer: Any) -> list[int]:
-    if not all(isinstance(n, tirx.IntImm) for n in buffer.shape):
-        raise _Unlike
-    return [int(n) for n in buffer.shape]
+def _lengths(buffer: Any) -> list[Length]:
+    return [int(n) if isinstance(n, tirx.IntImm) else n for n in buffer.shape]

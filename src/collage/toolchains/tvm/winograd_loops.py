@@ -23,10 +23,19 @@ from tvm.tirx.script.builder import ir as build
 
 from collage.toolchains.tvm.winograd_transforms import Transforms, transforms
 
-__all__ = ["Blocking", "Convolution", "packed_weight", "write_loops"]
+__all__ = ["Blocking", "Convolution", "Length", "ceil_div", "packed_weight", "write_loops"]
 
 _APART = 16
 """Padding in elements between the parts of a buffer. Without it, parts of power-of-two length compete for few cache lines."""
+
+
+Length = Any
+"""An integer, or an expression of lengths that a call of the loops has."""
+
+
+def ceil_div(length: Length, size: Length) -> Length:
+    """Return the number of blocks of a size that cover a length."""
+    return (length + (size - 1)) // size
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +43,38 @@ class Convolution:
     """A convolution of windows 3 x 3 without stride, dilation or groups.
 
     Attributes:
-        samples: Number of images.
+        samples: Number of images; an expression where it is free, likewise:
         height: Height of an input.
         width: Width of an input.
+        rows: Rows of an output.
+        columns: Columns of an output.
         channels: Channels of an input.
         maps: Number of output channels.
         top: Rows of zeros above an input.
         left: Columns of zeros beside it.
-        rows: Rows of an output.
-        columns: Columns of an output.
     """
 
-    samples: int
-    height: int
-    width: int
+    samples: Length
+    height: Length
+    width: Length
+    rows: Length
+    columns: Length
     channels: int
     maps: int
     top: int
     left: int
-    rows: int
-    columns: int
 
-    def grid(self, outputs: int) -> tuple[int, int]:
+    @property
+    def is_free(self) -> bool:
+        """Return True if a length is an expression."""
+        lengths = (self.samples, self.height, self.width, self.rows, self.columns)
+        return not all(isinstance(length, int) for length in lengths)
+
+    def grid(self, outputs: int) -> tuple[Length, Length]:
         """Return the numbers of tiles below and beside each other in one image."""
-        return -(-self.rows // outputs), -(-self.columns // outputs)
+        return ceil_div(self.rows, outputs), ceil_div(self.columns, outputs)
 
-    def tiles(self, outputs: int) -> int:
+    def tiles(self, outputs: int) -> Length:
         """Return the number of tiles of all images."""
         down, across = self.grid(outputs)
         return self.samples * down * across
@@ -76,6 +91,7 @@ class Blocking:
         rows: Tiles whose products are in registers at a time.
         tiles: Tiles of a block.
         shared: True if all tiles are transformed before any is multiplied.
+        threads: Threads among which tiles are shared evenly, if their number is free. Then ``tiles`` is the most of a block.
     """
 
     outputs: int
@@ -84,6 +100,7 @@ class Blocking:
     rows: int
     tiles: int
     shared: bool
+    threads: int = 1
 
     @property
     def panel(self) -> int:
@@ -111,6 +128,7 @@ def write_loops(
         convolution: The convolution.
         blocking: The sizes of its blocks.
         parameters: Buffers: the input, the weight (which is replaced by a packed one), the inputs of the epilogue, the output.
+            Lengths of which shapes are expressions may be among the inputs.
         name: Name of the function.
         epilogue: The operators after the convolution, computed in the same loops.
     """
@@ -149,12 +167,19 @@ class _Loops:
         self._data, self._weight, self._output = data, weight, output
         self._epilogue = epilogue
         self._tiles = convolution.tiles(blocking.outputs)
-        self._blocks = -(-self._tiles // blocking.tiles)
-        self._block_rows = -(-blocking.tiles // blocking.rows) * blocking.rows
+        self._size: Length = blocking.tiles
+        self._blocks = ceil_div(self._tiles, self._size)
+        self._block_rows = ceil_div(blocking.tiles, blocking.rows) * blocking.rows
         self._panels = convolution.maps // blocking.panel
 
     def write(self) -> None:
         """Write all loops."""
+        if self._conv.is_free:
+            # Each thread has as many blocks as the others, as large as the number of tiles allows. There may be no tile.
+            self._tiles = build.bind(self._tiles)
+            rounds = build.bind(tirx.max(ceil_div(self._tiles, self._blocking.threads * self._blocking.tiles), _i64(1)))
+            self._size = build.bind(tirx.max(ceil_div(self._tiles, self._blocking.threads * rounds), _i64(1)))
+            self._blocks = build.bind(ceil_div(self._tiles, self._size))
         if self._blocking.shared:
             self._write_shared()
         else:
@@ -193,11 +218,10 @@ class _Loops:
 
     def _extent_of(self, block: Any) -> tuple[Any, Any]:
         """Return the first tile of a block, and the number of its tiles."""
-        size = self._blocking.tiles
-        first = build.bind(block * size)
-        if self._tiles % size == 0:
-            return first, _i64(size)
-        return first, build.bind(tirx.min(_i64(size), self._tiles - first))
+        first = build.bind(block * self._size)
+        if not self._conv.is_free and self._tiles % self._size == 0:
+            return first, _i64(self._size)
+        return first, build.bind(tirx.min(_i64(self._size), self._tiles - first))
 
     def _place_of(self, tile: Any) -> tuple[Any, Any, Any]:
         """Return the sample of a tile, and its first row and column of outputs."""
@@ -300,7 +324,7 @@ class _Loops:
                 values = [build.bind(products[i * width + j, at]) for i in range(width)]
                 for i, value in enumerate(self._matrices.of_products(values)):
                     build.buffer_store(scratch, value, [_i64(i), j, lane])
-            if conv.rows % m == 0 and conv.columns % m == 0:
+            if not conv.is_free and conv.rows % m == 0 and conv.columns % m == 0:
                 rows(anywhere)
             else:
                 whole = _all(top + m <= conv.rows, left + m <= conv.columns)
@@ -323,5 +347,5 @@ def _buffer_of(shape: Sequence[int]) -> Any:
     return build.buffer([_i64(n) for n in shape], "float32", layout=None)
 
 
-def _i64(number: int) -> Any:
-    return tirx.IntImm("int64", number)
+def _i64(number: Length) -> Any:
+    return tirx.IntImm("int64", number) if isinstance(number, int) else number
