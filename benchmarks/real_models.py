@@ -2,9 +2,10 @@
 
     python -m benchmarks.real_models [--folder DIR] [--time-budget S] [--targets A,B] [NAME ...]
 
-Prints a row for each model: the plan, its gain over the faster of ONNX Runtime and OpenVINO, its error against the model in
-float64, the error of ONNX Runtime there, what float arithmetic itself errs, and what was called wrong. Wheels are downloaded
-once. Each row is made in a process of its own and kept in the folder, so the same command again makes the rows that are left.
+Prints a row for each model: the plan, its gain over the faster of ONNX Runtime and OpenVINO by ``collage bench`` at these
+inputs, its error against the model in float64, the error of ONNX Runtime there, what float arithmetic itself errs, and what
+was called wrong. Wheels are downloaded once. Each row is made in a process of its own and kept in the folder, so the same
+command again makes the rows that are left. The last line has the geometric mean of the gains.
 """
 
 from __future__ import annotations
@@ -144,20 +145,17 @@ def fetched(model: RealModel, folder: Path) -> Path:
     return home / model.path
 
 
-def compiled(path: Path, feeds: Feeds, folder: Path, more: list[str]) -> tuple[Path, dict[str, Any], str]:
-    """Compile a model as a user does; return the artefact, the report, and the last line if it failed."""
+def collage_json(command: list[str], feeds: Feeds, folder: Path) -> tuple[dict[str, Any], str]:
+    """Run a command of collage as a user does; return its document, and the last line if it failed."""
     folder.mkdir(parents=True, exist_ok=True)
-    artefact, command = (
-        folder / "artefact.collage",
-        [sys.executable, "-m", "collage", "compile", str(path), "--json", "-q"],
-    )
     for number, (name, value) in enumerate(feeds.items()):
         np.save(folder / f"{number}.npy", value)
-        command += ["--input", f"{name}={folder / f'{number}.npy'}"]
-    done = subprocess.run([*command, "-o", str(artefact), *more], capture_output=True, text=True, check=False)
+        command = [*command, "--input", f"{name}={folder / f'{number}.npy'}"]
+    command = [sys.executable, "-m", "collage", *command, "--json", "-q"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        return artefact, {}, f"exit {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1]}"
-    return artefact, json.loads(done.stdout), ""
+        return {}, f"exit {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1]}"
+    return json.loads(done.stdout), ""
 
 
 def errors(path: Path, artefact: Path, feeds: Feeds) -> tuple[float, float]:
@@ -180,7 +178,9 @@ def errors(path: Path, artefact: Path, feeds: Feeds) -> tuple[float, float]:
 
     def worst(made: Mapping[str, Any]) -> float:
         found = [
-            judge(np.asarray(made[name]), value, tolerance_of([value.dtype.name]), evidence=Evidence((), truth[name])).max_rel
+            judge(
+                np.asarray(made[name]), value, tolerance_of([value.dtype.name]), evidence=Evidence((), truth[name])
+            ).max_rel
             for name, value in plain.items()
             if "float" in value.dtype.name
         ]
@@ -193,20 +193,23 @@ def row_of(name: str, folder: Path, more: list[str]) -> list[str]:
     """Return the cells of a model's row."""
     model = MODELS[name]
     path, feeds, place = fetched(model, folder), model.feeds(), folder / "compiled" / name.replace(" ", "_")
-    artefact, report, failure = compiled(path, feeds, place, more)
+    artefact = place / "artefact.collage"
+    report, failure = collage_json(["compile", str(path), "-o", str(artefact), *more], feeds, place)
+    table, failure = ({}, failure) if failure else collage_json(["bench", str(artefact)], feeds, place)
     if failure:
-        return [name, model.wheel, failure[:160], "", "", "", "", ""]
-    singles = [row for row in report["rows"] if row["kind"] in ("single", "baseline") and row["ratio"]]
-    usual = [row for row in singles if str(row["target"]).endswith(("onnxruntime", "openvino"))]
-    best = min((row["ratio"]["value"] for row in usual), default=None)
+        return [name, model.wheel, failure[:160], "", "", "", "", "", ""]
+    usual = [row for row in table["rows"] if row["name"].startswith(("onnxruntime", "openvino")) and not row["reason"]]
+    best = min((row["ratio"] for row in usual if row["ratio"]), default=None)
+    plans = [report["kernels"], *(row["targets"] for row in report["specialised"] if not row["reason"])]
     wrong = [f"{row['name']} ({row['reason']})" for row in report["rows"] if row["verdict"] == "wrong"]
-    kernels = sorted({kernel["target"].rpartition("=")[2] for kernel in report["kernels"]})
+    targets = sorted({each if isinstance(each, str) else each["target"] for each in plans[-1]})
     ours, today = errors(path, artefact, feeds)
     noise = report["numerics"]["noise"]
     return [
         name,
         model.wheel,
-        f"{len(report['kernels'])} on {', '.join(kernels)}",
+        f"{'' if len(plans) > 1 else len(plans[0])} {', '.join(targets)}".strip(),
+        f"{report['search']['wall_s']:.0f}",
         "" if best is None else f"{best:.2f}",
         f"{ours:.1e}",
         f"{today:.1e}",
@@ -226,9 +229,9 @@ def row_apart(name: str, folder: Path, more: list[str], limit_s: float) -> list[
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return [name, MODELS[name].wheel, f"no end within {limit_s:.0f} s", "", "", "", "", ""]
+        return [name, MODELS[name].wheel, f"no end within {limit_s:.0f} s", "", "", "", "", "", ""]
     if process.returncode:
-        return [name, MODELS[name].wheel, (err.strip().splitlines() or ["no reason"])[-1][:160], "", "", "", "", ""]
+        return [name, MODELS[name].wheel, (err.strip().splitlines() or ["no reason"])[-1][:160], "", "", "", "", "", ""]
     cells: list[str] = json.loads(out)
     return cells
 
@@ -258,7 +261,17 @@ def main() -> None:
     texts = state.read_text().splitlines() if state.exists() else []
     kept = {row["name"]: row["cells"] for row in map(json.loads, texts) if row["options"] == more}
     ends = time.monotonic() + 60 * told.minutes
-    header = ["model", "wheel", "kernels", "speed-up", "error", "error of ONNX Runtime", "noise", "called wrong"]
+    header = [
+        "model",
+        "wheel",
+        "kernels",
+        "seconds",
+        "speed-up",
+        "error",
+        "error of ONNX Runtime",
+        "noise",
+        "called wrong",
+    ]
     print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}", flush=True)
     left = 0
     for name in told.names or MODELS:
@@ -270,6 +283,9 @@ def main() -> None:
             with state.open("a") as file:
                 file.write(json.dumps({"name": name, "options": more, "cells": kept[name]}) + "\n")
         print(f"| {' | '.join(kept[name])} |", flush=True)
+    gains = [float(cells[4]) for name, cells in kept.items() if name in (told.names or MODELS) and cells[4]]
+    if gains:
+        print(f"\ngeometric mean of {len(gains)}: {float(np.exp(np.mean(np.log(gains)))):.3f}")
     if left:
         print(f"\n{left} models are left: the same command again goes on with them")
 
