@@ -283,9 +283,9 @@ def _is_same(actual: Array, answer: Array) -> Array:
 
 def _by_norm(actual: Array, expected: Array, tolerance: float, like: Array | None) -> Difference | None:
     """Judge an output of a coarser type as a whole; None if that does not make it right."""
-    if "float" not in expected.dtype.name:
+    if "float" not in expected.dtype.name and expected.dtype.kind != "c":
         return Difference(0.0, 0.0, tolerance)
-    left, right = actual.astype(np.float64), expected.astype(np.float64)
+    left, right = _wide(actual), _wide(expected)
     finite = np.isfinite(right)
     if not np.array_equal(left[~finite], right[~finite], equal_nan=True) or not np.isfinite(left[finite]).all():
         return None
@@ -302,13 +302,17 @@ def _last_bits(expected: Array, usual: Any) -> Any:
     bit = _LAST_BIT.get(expected.dtype.name, 0.0)
     if not isinstance(usual, np.ndarray) or usual.dtype != expected.dtype or not usual.size:
         return 0.0
-    size = sizes_of(np.abs(usual.astype(np.float64)))
+    size = sizes_of(np.abs(_wide(usual)))
     return bit * (size if usual.shape == expected.shape else float(np.min(size)))
 
 
 def _like(usual: Any, expected: Array) -> Array | None:
     is_like = isinstance(usual, np.ndarray) and usual.shape == expected.shape and usual.dtype == expected.dtype
-    return np.abs(usual.astype(np.float64)) if is_like else None
+    return np.abs(_wide(usual)) if is_like else None
+
+
+def _wide(array: Array) -> Array:
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 def _wrong(tolerance: float, reason: str) -> Difference:

@@ -171,6 +171,17 @@ def test_of_a_coarser_type_the_norm_counts_and_classes_do_not() -> None:
     assert judge(np.int64([7, 2]), np.int64([1, 2]), 0.25, by_norm=True).ok
 
 
+def test_complex_numbers_are_judged_by_their_norm_and_sized_by_their_magnitudes() -> None:
+    expected = np.complex64([1 + 2j, 3j])
+    assert judge(expected * np.complex64(1.1), expected, 0.25, by_norm=True).ok
+    for wrong in (expected * 2, expected * 1j, expected * np.complex64(np.nan)):
+        assert not judge(wrong, expected, 0.25, by_norm=True).ok
+        assert not judge(wrong, expected, 1e-4, usual=expected).ok
+    rows = np.repeat(np.complex64([[1], [1000]]), 64, axis=1)
+    other = rows + np.complex64([[1000j], [0]])  # Of other magnitudes in their real parts alone.
+    assert judge(rows + np.float32(0.05), rows, 1e-4, usual=other).ok
+
+
 def test_without_a_tolerance_numbers_must_be_finite_and_shapes_may_differ() -> None:
     expected = np.float32([1, np.inf, 3])
     assert judge(np.float32([1.1, np.inf, 3]), expected, np.inf, by_norm=True).ok
