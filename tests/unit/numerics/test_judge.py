@@ -38,6 +38,12 @@ def test_integers_that_float64_does_not_tell_apart_are_exact(dtype: str) -> None
     assert judge(other, right, 0.0, evidence=Evidence((other,))).ok
 
 
+def test_integers_between_and_beyond_right_answers_are_wrong() -> None:
+    evidence = Evidence((np.int64([5, 7]), np.int64([3, 7])))
+    for value, ok in ((3, True), (5, True), (4, False), (19, False)):
+        assert judge(np.int64([value, 7]), np.int64([3, 7]), 1e-4, evidence=evidence).ok is ok
+
+
 def test_numbers_are_no_texts() -> None:
     assert not judge(np.array([1.5]), np.array(["1.5"], object), 0.0).ok
 
