@@ -263,9 +263,11 @@ def _has_independent_rows(model: ir.Model, name: str, path: Path, make: Callable
 
 def _is_joined(together: np.ndarray[Any, Any], rows: list[np.ndarray[Any, Any]]) -> bool:
     """Return True if an output of several rows is those of single rows, one after the other along some axis."""
-    axes = [axis for axis in range(together.ndim) if together.shape[axis] == sum(row.shape[axis] for row in rows)]
-    for axis in axes:
-        joined = np.concatenate(rows, axis)
+    for axis in range(together.ndim):
+        try:
+            joined = np.concatenate(rows, axis)
+        except ValueError:  # One row may have fewer axes, or another length than the next.
+            continue
         if joined.shape == together.shape and judge(joined, together, _TOLERANCE).ok:
             return True
     return False

@@ -70,6 +70,26 @@ def test_an_open_dimension_of_all_inputs_may_be_a_batch(
     assert batch_dimension(CompileOptions(**{"objective": "throughput", **fields}), source) == expected
 
 
+def test_rows_of_other_ranks_or_lengths_are_no_rows(tmp_path: Path) -> None:
+    squeezed = model([helper.make_node("Squeeze", ["x"], ["y"])], ("x", ["n", 4]), output=[])
+    squeezed.graph.output[0].type.tensor_type.ClearField("shape")
+    counted = [
+        helper.make_node("Ceil", ["x"], ["c"]),
+        helper.make_node("ReduceSum", ["c"], ["s"], keepdims=0),
+        helper.make_node("Mod", ["s", "three"], ["m"], fmod=1),
+        helper.make_node("Abs", ["m"], ["a"]),
+        helper.make_node("Cast", ["a"], ["i"], to=TensorProto.INT64),
+        helper.make_node("Unsqueeze", ["i", "zero"], ["k"]),
+        helper.make_node("Slice", ["x", "zero", "k", "one"], ["y"]),
+    ]
+    ragged = model(counted, ("x", ["n", 4]), output=["n", None])
+    constants = {"three": np.float32(3), "zero": np.array([0]), "one": np.array([1])}
+    ragged.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items())
+    for name, source in {"squeezed": squeezed, "ragged": ragged}.items():
+        (tmp_path / name).mkdir()
+        assert not tried_batches(CompileOptions(objective="throughput"), source, "n", tmp_path / name, lambda _: None)
+
+
 def test_a_list_among_the_outputs_has_no_rows(tmp_path: Path) -> None:
     source = model(
         [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("SequenceConstruct", ["y"], ["list"])],
