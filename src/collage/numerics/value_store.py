@@ -90,10 +90,10 @@ class ValueStore:
         """Store a tensor; call ``flush`` before another process reads it. Sequences and None are skipped."""
         if not isinstance(value, np.ndarray | np.generic):
             return
-        array = np.ascontiguousarray(value)
+        array = np.ascontiguousarray(value, value.dtype.newbyteorder("="))  # The name of a type does not say the order.
         entry: dict[str, Any] = {"dtype": array.dtype.name, "shape": list(np.shape(value))}
         if array.dtype.kind in "OSUT":
-            entry = {"text": [str(item) for item in array.ravel().tolist()], "shape": list(np.shape(value))}
+            entry = {"text": [_text(item) for item in array.ravel().tolist()], "shape": list(np.shape(value))}
         else:
             file = hashlib.sha256(name.encode()).hexdigest()[:24]
             if array.size:
@@ -156,6 +156,10 @@ class ValueStore:
         raw: np.ndarray[Any, Any] = np.memmap(self.folder / entry["file"], np.uint8, "r")
         tensor: np.ndarray[Any, Any] = raw.view(dtype).reshape(shape)
         return tensor
+
+
+def _text(item: Any) -> str:
+    return item.decode(errors="replace") if isinstance(item, bytes) else str(item)
 
 
 def probe_folder(beside: ValueStore, kind: str) -> Path:

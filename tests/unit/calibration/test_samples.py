@@ -54,6 +54,14 @@ def test_a_folder_holds_a_sample_in_each_file(model, tmp_path):
     assert_reads(data, given_, labels=[0, 1, 2])
 
 
+def test_texts_as_bytes_and_labels_of_another_order_of_bytes_are_read(tmp_path):
+    graph = "g (string[2] t) => (string[2] y) { y = Identity (t) }"
+    texts = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> {graph}'))
+    data = open_data([({"t": np.array([b"ab", b"c"])}, np.array(3, ">i8"))], texts, tmp_path)
+    found = data.read(0)
+    assert found.feeds["t"].tolist() == ["ab", "c"] and found.label == 3
+
+
 def test_samples_that_differ_in_length_are_counted_and_those_that_do_not_fit_may_be_left_out(model, tmp_path):
     given_ = [sample(n, rows) for n, rows in enumerate((2, 4, 2, 2))]
     fixed = ir.from_proto(ir.to_proto(model))

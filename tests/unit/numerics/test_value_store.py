@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -25,6 +26,18 @@ def test_lists_and_absent_optionals_come_back_in_another_process(tmp_path: Path)
         np.testing.assert_array_equal(got, wanted)
     with pytest.raises(KeyError):
         found.input("y")
+
+
+def test_bytes_are_texts_and_orders_of_bytes_do_not_change_numbers(tmp_path: Path) -> None:
+    store = ValueStore(tmp_path)
+    for texts in (np.array([b"a", "é".encode()]), np.array([b"a", "é"], object)):
+        store.put("texts", texts)
+        assert store.get("texts").tolist() == ["a", "é"]
+    for dtype in (">f4", "<f4", ">i8", ">c8", ml_dtypes.bfloat16, ml_dtypes.int4):
+        store.put("x", np.array([[1, 2]], dtype))
+        assert store.get("x").tolist() == [[1, 2]]
+    store.put("x", np.dtype(">i8").type(3))
+    assert store.get("x") == 3
 
 
 def test_what_is_read_is_a_copy(tmp_path: Path) -> None:
