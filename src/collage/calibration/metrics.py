@@ -432,7 +432,7 @@ def _error(actual: Array | None, expected: Array) -> float:
     """Return the largest error of one output: of floats relative to the largest; of others the share of different elements."""
     if actual is None or np.shape(actual) != np.shape(expected) or actual.dtype != expected.dtype:
         return math.inf
-    if expected.dtype.kind in "OSUTiub":
+    if "float" not in expected.dtype.name and expected.dtype.kind != "c":  # NumPy has no kind for integers of 4 bits.
         return float(np.mean(np.asarray(actual != expected))) if expected.size else 0.0
     difference = judge(actual, expected, math.inf)
     return difference.max_rel if difference.ok else math.inf
@@ -482,8 +482,13 @@ def _log_probabilities(outputs: Mapping[str, Array], expected: Mapping[str, Arra
     """Return logarithms of the original's and of an answer's probabilities; along the last axis lie the tokens.
 
     Answers that are not finite, or of another shape, have probabilities of 0.
+
+    Raises:
+        InputError: No output has them.
     """
-    name = _classes_of(expected)
+    name = next((name for name, v in expected.items() if "float" in v.dtype.name and v.ndim and v.shape[-1] > 1), None)
+    if name is None:
+        raise InputError("kl and perplexity need an output of scores, one for each token, and the model has none")
     right, found = expected[name], outputs.get(name)
     if found is None or np.shape(found) != np.shape(right):
         return _log_softmax(right), np.full(np.shape(right), _LEAST_LOG)

@@ -4,6 +4,7 @@ import math
 import random
 import statistics
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -256,6 +257,19 @@ def test_broken_logits_are_far_off_and_masked_tokens_are_not(broken):
             assert 100 < drop < math.inf
             assert not find_metric(name).sum_up([drop, 0.0]).keeps(0.5)
     assert find_metric("kl").drop(right, right, None) == 0
+
+
+@pytest.mark.parametrize("name", ["kl", "perplexity"])
+@pytest.mark.parametrize("values", [np.array(3), np.array([[1, 2]]), np.float32(1), np.zeros((1, 3, 0, 0), np.float32)])
+def test_metrics_of_tokens_need_scores(name, values):
+    with pytest.raises(InputError, match="kl and perplexity need an output of scores"):
+        find_metric(name).drop({"y": values}, {"y": values}, np.zeros(values.shape[:-1], np.int64))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, ml_dtypes.int4, ml_dtypes.uint4])
+def test_integers_differ_by_their_share(dtype):
+    right, other = np.array([1, 2, 3, 1], dtype), np.array([1, 2, 3, 2], dtype)
+    assert find_metric("max-error").drop({"y": other}, {"y": right}, None) == 0.25
 
 
 def test_perplexity_needs_tokens_that_fit():
