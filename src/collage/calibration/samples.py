@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 from collage._errors import InputError, UsageError
 from collage.calibration.images import ImageFolder
-from collage.frontend import check_given, describe_inputs, lengths_of
+from collage.frontend import check_given, default_of, describe_inputs, lengths_of
 from collage.numerics.value_store import ValueStore
 from collage.runtime._tensors import as_numpy
 
@@ -358,6 +358,9 @@ def _sample(model: ir.Model, arrays: Mapping[str, Array], where: str) -> Sample:
         raise InputError(f"{where}: {error}") from error
     if missing := [spec for spec in specs.values() if spec.name not in feeds and spec.default is None]:
         raise InputError(f"{where}: there is no array for input {missing[0].name!r}; the model takes {missing[0]}")
+    # The prepared model, from which ranges come, has no defaults.
+    defaults = {str(v.name): default_of(v) for v in model.graph.inputs if str(v.name) not in feeds}
+    feeds |= {name: value for name, value in defaults.items() if value is not None}
     return Sample(where, feeds, arrays[labels[0]] if labels else None)
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from collage._errors import InputError, UsageError
 from collage.calibration import open_data, split_samples
+from collage.frontend import read_model
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,18 @@ def test_texts_as_bytes_and_labels_of_another_order_of_bytes_are_read(tmp_path):
     data = open_data([({"t": np.array([b"ab", b"c"])}, np.array(3, ">i8"))], texts, tmp_path)
     found = data.read(0)
     assert found.feeds["t"].tolist() == ["ab", "c"] and found.label == 3
+
+
+def test_an_input_that_is_left_out_has_its_default(model, tmp_path):
+    proto = ir.to_proto(model)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([7, 8]), "i"))
+    optional = read_model(proto)
+    rows = np.ones((2, 3), np.float32)
+    for number, source in enumerate(([{"x": rows}], folder_of(tmp_path / "data", [{"x": rows}]))):
+        found = open_data(source, optional, tmp_path / str(number)).read(0)
+        assert found.feeds["i"].tolist() == [7, 8]
+    with pytest.raises(InputError, match="no array for input 'i'"):
+        open_data([{"x": rows}], model, tmp_path / "none")
 
 
 def test_samples_that_differ_in_length_are_counted_and_those_that_do_not_fit_may_be_left_out(model, tmp_path):
