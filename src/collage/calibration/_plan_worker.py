@@ -50,5 +50,5 @@ class PlanService:
             if len(self._executable.notes) > noted:
                 raise CompileError(self._executable.notes[-1])
             for name, value in found.items():
-                answers.put(name, value)
+                answers.put_answer(name, value)
             answers.flush()

@@ -65,7 +65,7 @@ class RunsService:
             _, found = self._run(source)
             store = ValueStore(Path(goal))
             for name in self._model.outputs:
-                store.put(name, found.get(name))
+                store.put_answer(name, found.get(name))
             store.flush()
 
     def _run(self, values: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -101,6 +101,14 @@ class ValueStore:
             entry["file"] = file
         self._entries[name] = entry
 
+    def put_answer(self, name: str, value: Any) -> None:
+        """Store an output of a model as metrics read it: each tensor of a list has a name of its own."""
+        if isinstance(value, list | tuple):
+            for place, item in enumerate(value):
+                self.put(f"{name}[{place}]", item)
+        else:
+            self.put(name, value)
+
     def put_unrepeatable(self, names: Iterable[str]) -> None:
         """Mark those of the stored tensors that depend on drawn random numbers. ``flush`` as after ``put``."""
         for name in names:

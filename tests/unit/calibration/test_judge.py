@@ -91,6 +91,23 @@ def models(tmp_path_factory):
         worker.kill()
 
 
+def test_tensors_of_lists_are_compared(tmp_path):
+    texts = {
+        name: f"g (float[1, 3] x) => (seq(float) s) {{ y = {made} s = SequenceConstruct (x, y) }}"
+        for name, made in (("original", "Identity (x)"), ("double", "Add (x, x)"))
+    }
+    for name, text in texts.items():
+        proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> {text}')
+        onnx.save(proto, tmp_path / f"{name}.onnx")
+    original, double = (runs_worker(tmp_path / f"{name}.onnx", watches=False) for name in texts)
+    data = open_data([{"x": np.float32([[1, 2, 4]])}], ir.load(tmp_path / "original.onnx"), tmp_path / "samples")
+    made = Judge(data, original, [find_metric("max-error"), find_metric("snr")], tmp_path / "judging")
+    with double:
+        assert made.drops(double, [0]) == {"max-error": [1.0], "snr": [pytest.approx(0.5**0.5)]}
+        assert made.drops(original, [0]) == {"max-error": [0.0], "snr": [0.0]}
+    made.close()
+
+
 @pytest.fixture
 def judge_of(tmp_path, monkeypatch, models):
     """Return a function that returns a judge of samples by a metric, and the metric; it is closed in the end."""
