@@ -38,6 +38,7 @@ _MOST_SAMPLE_BYTES = 1 << 30
 _MOST_BYTES = 16 << 30
 _MOST_SAMPLES = 100_000
 _CHUNK_BYTES = 1 << 20
+_TEXT_BYTES = 64
 _SPLIT_SEED = 0
 _MOST_CALIBRATING = 128
 _MOST_CHOOSING = 64
@@ -191,6 +192,11 @@ class _Header:
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the array once it is read: each text becomes an object, however short it is."""
+        return self.nbytes + (_TEXT_BYTES * math.prod(self.shape) if self.dtype.kind in "SU" else 0)
 
     def stand_in(self, shape: Sequence[int]) -> Array:
         """Return an array of this type that takes no memory."""
@@ -389,7 +395,7 @@ def _headers(archive: zipfile.ZipFile, path: Path, most_bytes: int) -> dict[str,
         with archive.open(member) as stream:
             header, _ = _header(stream, f"{path}: {name!r}")
         found[name] = header
-        if sum(each.nbytes for each in found.values()) > most_bytes:
+        if sum(each.memory_bytes for each in found.values()) > most_bytes:
             raise UsageError(f"{path}: its arrays take more than {most_bytes >> 20} MiB; give smaller ones")
     return found
 

@@ -217,6 +217,16 @@ def test_bytes_that_changed_are_a_sentence_or_a_sample(model, tmp_path_factory, 
             assert "\n" not in str(error) and len(str(error)) < 600
 
 
+@pytest.mark.parametrize("dtype", ["<U0", "|S0", "<U1"])
+def test_a_header_of_countless_short_texts_is_a_sentence(tmp_path, dtype):
+    graph = "g (string[N] t) => (string[N] y) { y = Identity (t) }"
+    texts = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> {graph}'))
+    file = broken(tmp_path / "a.npz", archive_of({"t.npy": header_of(dtype, (10**9,))}))
+    for source in (tmp_path, file):
+        with pytest.raises(UsageError, match="its arrays take more than"):
+            open_data(source, texts, tmp_path / "work")
+
+
 def test_nothing_is_unpickled(model, tmp_path):
     class Trap:
         def __reduce__(self):
