@@ -168,7 +168,7 @@ def judge(
         return Difference(0.0, 0.0, tolerance) if same else _wrong(tolerance, "an absent value")
     actual, expected = np.asarray(actual), np.asarray(expected)
     if _is_text(expected) and _is_text(actual):
-        actual, expected = actual.astype(str), expected.astype(str)
+        actual, expected = _texts(actual), _texts(expected)
     elif actual.dtype != expected.dtype:
         return _wrong(tolerance, f"type {actual.dtype} instead of {expected.dtype}")
     answers = [expected, *(evidence.answers if evidence is not None else ())]
@@ -179,7 +179,7 @@ def judge(
         found = _wrong(tolerance, f"shape {list(actual.shape)} instead of {list(expected.shape)}")
         return replace(found, is_open=evidence is None and actual.ndim == expected.ndim)
     if _is_text(expected):
-        same = bool(np.logical_or.reduce([actual == answer.astype(str) for answer in answers]).all())
+        same = bool(np.logical_or.reduce([actual == _texts(answer) for answer in answers]).all())
         return (
             Difference(0.0, 0.0, 0.0) if same else replace(_wrong(0.0, "different strings"), is_open=evidence is None)
         )
@@ -318,6 +318,13 @@ def _wide(array: Array) -> Array:
 
 def _wrong(tolerance: float, reason: str) -> Difference:
     return Difference(math.inf, math.inf, tolerance, reason)
+
+
+def _texts(array: Array) -> Array:
+    """Return texts as objects: in texts of a fixed width all are as long as the longest, and zeros at the end are lost."""
+    items = array.ravel().tolist()
+    texts = [item.decode(errors="replace") if isinstance(item, bytes) else str(item) for item in items]
+    return np.array([*texts, None], dtype=object)[:-1].reshape(array.shape)
 
 
 def _is_text(array: Array) -> bool:

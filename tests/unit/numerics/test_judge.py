@@ -44,6 +44,16 @@ def test_integers_between_and_beyond_right_answers_are_wrong() -> None:
         assert judge(np.int64([value, 7]), np.int64([3, 7]), 1e-4, evidence=evidence).ok is ok
 
 
+def test_texts_differ_in_zeros_at_their_end_and_may_be_bytes_or_of_any_length() -> None:
+    assert not judge(np.array(["a\0"], object), np.array(["a"], object), 0.0).ok
+    assert judge(np.array(["é".encode()]), np.array(["é"], object), 0.0).ok
+    assert judge(np.array("a", object), np.array("a"), 0.0).ok
+    many = np.array(["x" * 2**24, *["y"] * 2**14], object)  # 1 TiB if all were as long as the first.
+    other = np.array([*many[:-1], "z"], object)
+    assert judge(many, many.copy(), 0.0).ok
+    assert not judge(other, many, 0.0).ok and judge(other, many, 0.0, evidence=Evidence((other,))).ok
+
+
 def test_numbers_are_no_texts() -> None:
     assert not judge(np.array([1.5]), np.array(["1.5"], object), 0.0).ok
 
