@@ -145,6 +145,12 @@ def samples(*rows):
     return [{"x": np.array([row], np.float32)} for row in rows]
 
 
+def test_answers_of_the_original_that_were_not_all_written_are_asked_again(judge_of, models, tmp_path):
+    who, _ = judge_of("max-error", samples([1, 2, 3]))
+    (tmp_path / "judging" / "expected_0").mkdir(parents=True)
+    assert who.drops(models["double"][1], [0]) == {"max-error": [1.0]}
+
+
 def test_drops_are_those_of_the_metric_on_each_sample(judged):
     given = samples([1, 2, 3], [1, 0, -4])
     assert judged("max-error", given) == pytest.approx([1.0, 1.0])
