@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from collage._errors import CompileError
 from collage.numerics.value_store import ValueStore
 from collage.runtime import Executable, Recipe
@@ -45,7 +43,7 @@ class PlanService:
         for source, goal in zip(values, into, strict=True):
             store, answers = ValueStore(Path(source)), ValueStore(Path(goal))
             noted = len(self._executable.notes)
-            feeds = {name: np.array(store.get(name)) for name in self._inputs if name in store}
+            feeds = {name: store.input(name) for name in self._inputs if store.holds_input(name)}
             found = self._executable.run_tensors(feeds)
             if len(self._executable.notes) > noted:
                 raise CompileError(self._executable.notes[-1])

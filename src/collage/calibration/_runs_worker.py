@@ -70,7 +70,7 @@ class RunsService:
 
     def _run(self, values: str) -> tuple[dict[str, Any], dict[str, Any]]:
         store = ValueStore(Path(values))
-        feeds = {name: np.array(store.get(name)) for name in self._model.inputs if name in store}
+        feeds = {name: store.input(name) for name in self._model.inputs if store.holds_input(name)}
         try:
             return feeds, self._model.run(feeds, self._names)
         except Exception as error:

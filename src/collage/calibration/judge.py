@@ -234,9 +234,9 @@ class _Asked:
 def _following(feeds: Mapping[str, Any]) -> np.ndarray[Any, Any] | None:
     """Return the token that follows each token of a text, -1 behind the last one; None if the inputs are not a text's tokens."""
     texts = {
-        name: np.asarray(value)
+        name: value
         for name, value in feeds.items()
-        if np.asarray(value).dtype.kind in "iu" and np.ndim(value) in (1, 2)
+        if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.ndim in (1, 2)
     }
     named = {name: value for name, value in texts.items() if name.endswith("ids") and not name.startswith(_NO_TEXT)}
     found = list((texts if len(texts) == 1 else named).values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import lzma
 import math
 import os
@@ -51,10 +52,11 @@ _BROKEN = zipfile.BadZipFile, zlib.error, lzma.LZMAError
 
 def put_values(folder: Path, values: Mapping[str, Any]) -> ValueStore:
     """Return a store that holds only these values. Earlier files of the folder are removed."""
-    (folder / "values.json").unlink(missing_ok=True)
+    for index in ("values.json", "lists.json"):
+        (folder / index).unlink(missing_ok=True)
     store = ValueStore(folder)
     for name, value in values.items():
-        store.put(name, value)
+        store.put_input(name, value)
     store.flush()
     return store
 
@@ -76,7 +78,8 @@ class Sample:
 
 def holds_nan(feeds: Mapping[str, Any]) -> bool:
     """Return True if an input holds NaN, which 8 bits cannot express."""
-    arrays = (value for value in feeds.values() if isinstance(value, np.ndarray))
+    listed = (value if isinstance(value, list) else [value] for value in feeds.values())
+    arrays = (value for value in itertools.chain.from_iterable(listed) if isinstance(value, np.ndarray))
     return any("float" in array.dtype.name and bool(np.isnan(array).any()) for array in arrays)
 
 

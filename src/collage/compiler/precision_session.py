@@ -315,13 +315,18 @@ def _made_up(problem: Problem, made: MadeUp) -> tuple[CalibrationData, Split]:
         make, dims = made.reseeded(options.seed + _MADE_UP_SEED + index), profiles[index % len(profiles)].dims
         return Sample(f"made-up inputs {index}", inputs_at(model, make, options.inputs, dims))
 
-    given = {name: hashlib.sha256(np.asarray(x).tobytes()).hexdigest() for name, x in sorted(options.inputs.items())}
+    given = {name: _digest(value) for name, value in sorted(options.inputs.items())}
     told = f"made up, seed {options.seed}, {made.floats}, {[(p.dims, p.weight) for p in profiles]}, {given}"
     names = {str(value.name) for value in model.graph.inputs}
     if names <= set(options.inputs):  # All is given: there is one sample, and it does everything.
         return CalibrationData(1, told, False, read, "the inputs given"), split_samples(1)
     count = len(_MADE_UP.calibrate) + len(_MADE_UP.choose) + len(_MADE_UP.judge)
     return CalibrationData(count, told, False, read, "made-up inputs"), _MADE_UP
+
+
+def _digest(value: Any) -> str:
+    items = value if isinstance(value, list) else [value]  # Tensors of a list may be of several shapes.
+    return hashlib.sha256(b"".join(np.asarray(each).tobytes() for each in items)).hexdigest()
 
 
 def _calibrate(precision: Precision, problem: Problem, session: MeasureSession, prepared: Path) -> None:

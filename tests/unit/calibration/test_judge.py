@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from collage._errors import InputError, UsageError
-from collage.calibration import Judge, find_metric, judge, open_data, runs_worker
+from collage.calibration import CalibrationData, Judge, Sample, find_metric, judge, open_data, runs_worker
 
 METRICS = """
 import os
@@ -105,6 +105,21 @@ def test_tensors_of_lists_are_compared(tmp_path):
     with double:
         assert made.drops(double, [0]) == {"max-error": [1.0], "snr": [pytest.approx(0.5**0.5)]}
         assert made.drops(original, [0]) == {"max-error": [0.0], "snr": [0.0]}
+    made.close()
+
+
+def test_inputs_that_are_lists_are_asked(tmp_path):
+    for name, made in (("original", "Identity (c)"), ("double", "Add (c, c)")):
+        text = f"g (seq(float[N]) s) => (float[M] y) {{ c = ConcatFromSequence <axis=0> (s) y = {made} }}"
+        proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> {text}')
+        onnx.save(proto, tmp_path / f"{name}.onnx")
+    original, double = (runs_worker(tmp_path / f"{name}.onnx", watches=False) for name in ("original", "double"))
+    sample = Sample("lists", {"s": [np.float32([1]), np.float32([2, np.nan])]})
+    data = CalibrationData(1, "digest", False, lambda _: sample, "made-up inputs")
+    made = Judge(data, original, [find_metric("snr")], tmp_path / "judging")
+    with double:
+        assert made.drops(double, [0]) == {"snr": [1.0]}
+    assert made.with_nan == {0: "lists"}
     made.close()
 
 
