@@ -35,7 +35,7 @@ from collage.frontend import (
 )
 from collage.measure.figures import ARTEFACT_AT_ONCE, ORIGINAL_AT_ONCE, serving
 from collage.measure.original_model import OriginalModel
-from collage.numerics.judge import judge
+from collage.numerics.judge import judge, tolerance_of
 from collage.numerics.value_store import ValueStore
 from collage.options import CompileOptions
 from collage.runtime import Executable
@@ -56,7 +56,8 @@ _LOOKING = 0.2
 _HALF = Part((1 - _LOOKING) / 2)
 _ROWS = 3
 _TOLERANCE = 1e-3
-"""Rows of a batch are not independent if they differ from the same rows alone by more than this share of their size."""
+"""Rows of a batch are not independent if they differ from the same rows alone by more than this share of their size, or
+more than coarse floats may err."""
 
 
 def batch_dimension(options: CompileOptions, source: Any) -> str | None:
@@ -263,12 +264,13 @@ def _has_independent_rows(model: ir.Model, name: str, path: Path, make: Callable
 
 def _is_joined(together: np.ndarray[Any, Any], rows: list[np.ndarray[Any, Any]]) -> bool:
     """Return True if an output of several rows is those of single rows, one after the other along some axis."""
+    tolerance = max(_TOLERANCE, tolerance_of([together.dtype.name]))
     for axis in range(together.ndim):
         try:
             joined = np.concatenate(rows, axis)
         except ValueError:  # One row may have fewer axes, or another length than the next.
             continue
-        if joined.shape == together.shape and judge(joined, together, _TOLERANCE).ok:
+        if joined.shape == together.shape and judge(joined, together, tolerance).ok:
             return True
     return False
 

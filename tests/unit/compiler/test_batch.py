@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -88,6 +89,12 @@ def test_rows_of_other_ranks_or_lengths_are_no_rows(tmp_path: Path) -> None:
     for name, source in {"squeezed": squeezed, "ragged": ragged}.items():
         (tmp_path / name).mkdir()
         assert not tried_batches(CompileOptions(objective="throughput"), source, "n", tmp_path / name, lambda _: None)
+
+
+def test_rows_of_coarse_floats_may_differ_in_the_last_bit() -> None:
+    for dtype, ok in ((np.float32, False), (np.float16, True), (ml_dtypes.bfloat16, True)):
+        rows = [np.array([1 + 2**-7 if dtype is not np.float16 else 1 + 2**-10], dtype)] * 3
+        assert batch._is_joined(np.ones(3, dtype), rows) is ok
 
 
 def test_a_list_among_the_outputs_has_no_rows(tmp_path: Path) -> None:
