@@ -31,6 +31,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from tests.fuzz import sequences
 from tests.fuzz.children import Child, outcomes
 from tests.fuzz.draft import Sample
 from tests.fuzz.kinds import KINDS
@@ -160,10 +161,16 @@ def keep(outcome: Outcome, options: argparse.Namespace, folder: Path, until: flo
         return
     if options.shrink and outcome.worst.how in BAD:
         given = smaller(given, outcome, options, home, until)
+    script = sequences.script_of(outcome.number, given.steps, options.targets) if given.steps else ""
     if options.case is not None:
         print(text_of(given))
+    if script and not options.json:
+        print(script, flush=True)
     if options.save is not None:
-        write(given, outcome, options.save / f"{outcome.kind}-{outcome.number}")
+        place = options.save / f"{outcome.kind}-{outcome.number}"
+        write(given, outcome, place)
+        if script:
+            (place / "replay.py").write_text(script)
 
 
 def smaller(given: Sample, outcome: Outcome, options: argparse.Namespace, home: Path, until: float) -> Sample:

@@ -42,6 +42,10 @@ _MOST_SMALL = 20_000
 _SMALL = 5
 
 
+Step = tuple[Any, ...]
+"""A step of ``sequences.py``: its name, and numbers."""
+
+
 class Rejected(Exception):
     """What a recipe made is no good here; another one is drawn."""
 
@@ -53,10 +57,12 @@ class Sample:
     Attributes:
         model: The model.
         feeds: Inputs by name.
+        steps: What its executables go through, see ``sequences.py``.
     """
 
     model: onnx.ModelProto
     feeds: Mapping[str, Array]
+    steps: Sequence[Step] = ()
 
 
 @dataclass

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from collage.toolchains import Toolchain
 
 
-def other_cases(given: Sample, allowed: float) -> Iterator[Case]:
-    """Yield the model at other lengths, where that is a fair question: the last digits of inputs do not decide the answer."""
+def fair_cases(given: Sample, sets: Iterable[Mapping[str, Any]], allowed: float) -> Iterator[Case]:
+    """Yield the model on sets of inputs that are a fair question: their last digits do not decide the answer."""
     names = [value.name for value in given.model.graph.output]
-    for feeds in lengths.at_other_lengths(given):
+    for feeds in sets:
         try:
             found = case(given.model, feeds, allowed)
             again = reference(given.model, lengths.shaken(feeds))
@@ -64,7 +64,7 @@ def cases_of(number: int, given: Sample, allowed: float, symbolic: bool) -> tupl
     cases = [case(given.model, given.feeds, allowed)]
     if symbolic:
         given = lengths.symbolic(given, first_only=number % 2 == 0)
-        cases += other_cases(given, allowed)
+        cases += fair_cases(given, lengths.at_other_lengths(given), allowed)
     return given, cases
 
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tests.fuzz import compiled, constants, exported, kernels, lengths, mixes, old_opsets, suite
+from tests.fuzz import compiled, constants, exported, kernels, lengths, mixes, old_opsets, sequences, suite
 from tests.fuzz import recipes_of_rarities as _  # noqa: F401  registers its recipes, and all others
 from tests.fuzz.draft import Sample, sample
 from tests.fuzz.session import Session
@@ -61,4 +61,5 @@ KINDS: Mapping[str, Kind] = {
     "adversarial-constants": Kind("constants that must not be rounded away", constants.draw),
     "kernels": Kind("random graphs as unchecked kernels", _fixed, kernels.judged),
     "mixes": Kind("random graphs as artefacts of several toolchains", _fixed, mixes.judged),
+    "sequences": Kind("random calls on executables of random graphs", sequences.draw, sequences.judged),
 }

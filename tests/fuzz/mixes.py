@@ -65,7 +65,9 @@ def mixed(number: int, given: Sample, toolchains: Sequence[str], symbolic: bool)
     return Verdict(RIGHT, kernels, targets, taken, size, len(cases))
 
 
-def chosen(model: onnx.ModelProto, names: Sequence[str], rng: random.Random, folder: Path) -> tuple[list[Part], int]:
+def chosen(
+    model: onnx.ModelProto, names: Sequence[str], rng: random.Random, folder: Path, longest: int = LONGEST
+) -> tuple[list[Part], int]:
     """Return ranges of operators with targets, and how many operators there are."""
     from collage.frontend import read_model
     from collage.graph import DataflowGraph
@@ -77,7 +79,7 @@ def chosen(model: onnx.ModelProto, names: Sequence[str], rng: random.Random, fol
     parts: list[Part] = []
     start = 0
     while start < len(graph):
-        inside = range(start, min(len(graph), start + rng.randint(1, LONGEST)))
+        inside = range(start, min(len(graph), start + rng.randint(1, longest)))
         found = [registry().get(name) for name in rng.sample(names, len(names))]
         takers = ((toolchain, Target.parse(toolchain.targets[0])) for toolchain in found)
         taker = next((target for toolchain, target in takers if takes(toolchain, target, graph, inside, folder)), None)

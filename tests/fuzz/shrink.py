@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ def shrunk(given: Sample, is_as_bad: Callable[[Sample], bool], until: float) -> 
         is_as_bad: Tells if a model is.
         until: When to stop, by ``time.monotonic``.
     """
+    if given.steps:
+        return with_fewer_steps(given, is_as_bad, until)
     smaller = True
     while smaller:
         smaller = False
@@ -39,6 +42,23 @@ def shrunk(given: Sample, is_as_bad: Callable[[Sample], bool], until: float) -> 
             if candidate is not None and is_as_bad(candidate):
                 given, smaller = candidate, True
                 break
+    return given
+
+
+def with_fewer_steps(given: Sample, is_as_bad: Callable[[Sample], bool], until: float) -> Sample:
+    """Return the model with the shortest list of steps found that is as bad: halves are left out first, and single steps last."""
+    size = (len(given.steps) + 1) // 2
+    while size:
+        start = 0
+        while start < len(given.steps):
+            if time.monotonic() > until:
+                return given
+            candidate = replace(given, steps=(*given.steps[:start], *given.steps[start + size :]))
+            if is_as_bad(candidate):
+                given = candidate
+            else:
+                start += size
+        size //= 2
     return given
 
 
