@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import onnx
+
 from collage.frontend.contrib_ops._fused import scaled
 from collage.frontend.contrib_ops._quantised import dequantised
 from collage.frontend.contrib_ops._writer import Body, Definition, Undefined
@@ -55,7 +57,7 @@ def _self_attention(
     heads = _Inputs(*(_heads(b, x, width) for x, width in zip(parts, widths, strict=True)))
     before = [b("Gather", b.input(past), b.integer(i), axis=0) for i in (0, 1)] if b.has(past) else []
     heads = _after_past(b, heads, before)
-    y = _attended(b, heads, widths[0], widths[2], mask=mask, addend=addend)
+    y = _attended(b, heads, widths[0], widths[2], mask=mask, addend=addend, past=past)
     if not b.wants(1):
         return [y]
     both = [b("Unsqueeze", x, b.integers(0)) for x in (heads.key, heads.value)]
@@ -78,7 +80,7 @@ def _multi_head_attention(b: Body) -> Sequence[str]:
     query = _heads(b, names[0], width)
     key, value = names[1:] if given_as_heads else (_heads(b, x, w) for x, w in zip(names[1:], widths[1:], strict=True))
     heads = _after_past(b, _Inputs(query, key, value), [b.input(i) for i in (6, 7) if b.has(i)])
-    return [_attended(b, heads, width, value_width, mask=4, addend=5), heads.key, heads.value]
+    return [_attended(b, heads, width, value_width, mask=4, addend=5, past=6), heads.key, heads.value]
 
 
 def _heads(b: Body, x: str, width: int) -> str:
@@ -97,36 +99,48 @@ def _after_past(b: Body, heads: _Inputs, past: Sequence[str]) -> _Inputs:
     return _Inputs(heads.query, key, value)
 
 
-def _attended(b: Body, heads: _Inputs, width: int, value_width: int, *, mask: int, addend: int | None) -> str:
+def _attended(
+    b: Body, heads: _Inputs, width: int, value_width: int, *, mask: int, addend: int | None, past: int
+) -> str:
     """[N, S, value_width]: values, weighted by how well keys fit queries."""
     scale = b.get("scale", 0.0) or 1 / math.sqrt(abs(width) / b.get("num_heads", 1))
     scores = b("MatMul", scaled(b, heads.query, scale), b("Transpose", heads.key, perm=[0, 1, 3, 2]))
     if addend is not None and b.has(addend):
         scores = b("Add", scores, b.input(addend))
-    if b.has(mask) and b.exact:
-        scores = b("Add", scores, _penalties(b, mask))
-    if b.get("unidirectional", 0) and b.exact:
-        scores = b("Add", scores, _penalties_of_the_future(b, scores))
+    if b.exact and (b.has(mask) or b.get("unidirectional", 0)):
+        scores = b("Add", scores, _penalties(b, scores, mask, past))
     weighted = b("MatMul", b("Softmax", scores, axis=-1), heads.value)
     return b("Reshape", b("Transpose", weighted, perm=[0, 2, 1, 3]), b.integers(0, 0, value_width))
 
 
-def _penalties(b: Body, mask: int) -> str:
-    """The mask for scores [N, heads, S, T], made of [N, T] or [N, S, T] with 1 for keys that count and 0 for others."""
+def _penalties(b: Body, scores: str, mask: int, past: int) -> str:
+    """Addends to scores [N, heads, S, T]: for keys that do not count, and the least number for those that come later."""
+    penalties = _penalties_of_mask(b, mask) if b.has(mask) else b.number(0)
+    return b("Where", _later(b, scores, past), b.least(), penalties) if b.get("unidirectional", 0) else penalties
+
+
+def _penalties_of_mask(b: Body, mask: int) -> str:
+    """The mask for scores, made of [N, T] or [N, S, T]: keys count where it is above 0."""
     axes = {2: (1, 2), 3: (1,)}.get(b.rank(mask) or 0)
     if axes is None:
         raise Undefined
-    counts = b("Unsqueeze", b.as_computed(b.input(mask)), b.integers(*axes))
-    return b("Mul", b("Sub", b.number(1), counts), b.number(b.get("mask_filter_value", _MASKED)))
+    numbers = b("Cast", b.input(mask), to=onnx.TensorProto.INT64)
+    is_masked = b("Unsqueeze", b("LessOrEqual", numbers, b.integer(0)), b.integers(*axes))
+    return b("Where", is_masked, b.number(b.get("mask_filter_value", _MASKED)), b.number(0))
 
 
-def _penalties_of_the_future(b: Body, scores: str) -> str:
-    """[S, T]: for keys that come after a query, whose own is the last but S - 1 - i."""
+def _later(b: Body, scores: str, past: int) -> str:
+    """[S, T]: true for keys that come after a query, counted from the end of the past. The last query sees all keys."""
     shape = b("Shape", scores)
     queries, keys = (b.sliced(shape, 0, i, i + 1) for i in (2, 3))
-    rows = b("Unsqueeze", _counted(b, queries), b.integers(1))
-    later = b("Greater", _counted(b, keys), b("Add", rows, b("Sub", keys, queries)))
-    return b("Mul", b.as_computed(later), b.number(b.get("mask_filter_value", _MASKED)))
+    rows = ends = b("Unsqueeze", _counted(b, queries), b.integers(1))
+    if b.has(past):
+        rank = b.rank(past)
+        if rank is None:
+            raise Undefined
+        ends = b("Add", rows, b.sliced(b("Shape", b.input(past)), 0, rank - 2, rank - 1))
+    is_before_last = b("Less", b("Add", rows, b.integers(1)), queries)
+    return b("And", b("Greater", _counted(b, keys), ends), is_before_last)
 
 
 def _counted(b: Body, length: str) -> str:

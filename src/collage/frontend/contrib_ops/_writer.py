@@ -117,6 +117,11 @@ class Body:
             return self._constant(np.array(value, helper.tensor_dtype_to_np_dtype(kind)))
         return self.as_computed(self._constant(np.array(value, np.float32)))
 
+    def least(self) -> str:
+        """A scalar: the least finite number of the type that is computed in."""
+        dtype = helper.tensor_dtype_to_np_dtype(self.kind(self._like) or onnx.TensorProto.FLOAT)
+        return self.number(float(np.finfo(dtype).min))
+
     def as_computed(self, x: str) -> str:
         """A value in the type that is computed in."""
         like = self.input(self._like)
