@@ -381,6 +381,16 @@ DEFECTS: Sequence[KnownDefect] = (
     KnownDefect("Attention", "openvino ignores the windows of Attention", _has_window),
     KnownDefect("Attention", "openvino does not mask the scores that causal Attention returns", _returns_masked_scores),
     KnownDefect(
+        "Attention",
+        "openvino ignores the mask_filter_value of Attention",
+        lambda node: "mask_filter_value" in node.attributes,
+    ),
+    KnownDefect(
+        "MultiHeadAttention",
+        "openvino weakens and moves the causal mask of MultiHeadAttention",
+        lambda node: bool(node.attributes.get_int("unidirectional")),
+    ),
+    KnownDefect(
         "Resize",
         "openvino rounds integers in Resize, where ONNX cuts off their fractions",
         lambda node: _text(node, "mode", "nearest") != "nearest" and _is_of_integers(node),
