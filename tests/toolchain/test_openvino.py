@@ -279,6 +279,7 @@ WEIGHTS["n"] = np.array([2], "i4")
 RESIZE = '(float[1,1,4,4] x) => (float[1,1,3,3] y) {y = Resize <mode = "cubic"%s> (x, , , s)}'
 SIZES = {"s": np.array([1, 1, 3, 3])}
 MASKED = "(float[1,2,2] x, float[1,2,2] w, float[1,2,2] v) => (float[1,2,2] y) {y = com.microsoft.%s (x, w, v)}"
+SUMMED = '(float[2,3] x) => (y) {y = Einsum <equation = "%s"> (x)}'
 ENLARGED = '(%s[1,1,4,4] x) => (%s[1,1,8,8] y) {y = Resize <mode = "%s"> (x, , , s)}'
 TWICE = {"s": np.array([1, 1, 8, 8])}
 REGIONS = '(float[1,1,4,4] x) => (float[1,1,1,1] y) {y = RoiAlign <mode = "%s"> (x, b, n)}'
@@ -454,6 +455,11 @@ SUPPRESSED = "(float[1,6,4] b, float[1,1,6] s%s) => (int64[N,3] y) {y = NonMaxSu
         (MASKED % "Attention <num_heads = 1, mask_filter_value = -2.0>", {}, False),
         (MASKED % "MultiHeadAttention <num_heads = 1>", {}, True),
         (MASKED % "MultiHeadAttention <num_heads = 1, unidirectional = 1>", {}, False),
+        (SUMMED % "ij->ij", {}, False),
+        (SUMMED % "i...->...i...", {}, False),
+        (SUMMED % "ij", {}, False),
+        (SUMMED % "ji", {}, True),
+        (SUMMED % "ij->i", {}, True),
     ],
 )
 def test_operators_that_it_is_wrong_of_are_refused_in_that_form_only(

@@ -242,6 +242,12 @@ def _returns_masked_scores(node: ir.Node) -> bool:
     return is_used and is_masked and bool(node.attributes.get_int("is_causal"))
 
 
+def _copies_by_einsum(node: ir.Node) -> bool:
+    """Return True if an Einsum of one operand keeps letters in their order. Without an arrow, they are sorted."""
+    letters, arrow, made = _text(node, "equation", "").replace(" ", "").replace(".", "").partition("->")
+    return len(node.inputs) == 1 and letters == (made if arrow else "".join(sorted(set(letters))))
+
+
 def _is_of_integers(node: ir.Node) -> bool:
     dtype = None if node.inputs[0] is None else elem_type(node.inputs[0])
     return dtype is not None and dtype.is_integer()
@@ -389,6 +395,11 @@ DEFECTS: Sequence[KnownDefect] = (
         "MultiHeadAttention",
         "openvino weakens and moves the causal mask of MultiHeadAttention",
         lambda node: bool(node.attributes.get_int("unidirectional")),
+    ),
+    KnownDefect(
+        "Einsum",
+        "openvino's CPU plugin leaves the output of an Einsum that copies its input unwritten",
+        _copies_by_einsum,
     ),
     KnownDefect(
         "Resize",
