@@ -14,7 +14,16 @@ from onnx import parser
 from collage._errors import Unsupported
 from collage.target import Target
 from collage.testing import executable_of
-from collage.toolchains import Support, ToolchainBase, compile_for, kernel_for, registry, support_for
+from collage.toolchains import (
+    LoadOptions,
+    Support,
+    ToolchainBase,
+    compile_for,
+    kernel_for,
+    load_for,
+    registry,
+    support_for,
+)
 from collage.transform import InferType
 
 ENCODER = parser.parse_model("""
@@ -38,6 +47,12 @@ NORMALISED = parser.parse_model("""
         c = Add (b, x)
         y = LayerNormalization <axis = -1> (c, s, t)
     }
+""")
+SATURATED = parser.parse_model("""
+    <ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (uint8[3] x) => (uint8[3] y)
+    <float s = {0.5}, uint8 z = {100}>
+    { y = com.microsoft.QLinearAdd (x, s, z, x, s, z, s, z) }
 """)
 UNKNOWN = "g (float[2,8] x) => (float[2,8] y) { y = com.microsoft.CropAndResize (x) }"
 
@@ -71,6 +86,19 @@ class Picky(ToolchainBase):
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Any:
         self.given.append([node.op_type for node in kernel.graph])
         raise Unsupported("nothing is taken")
+
+
+@pytest.mark.parametrize("target", ["llvm", "openvino", "onnxruntime"])
+def test_sums_of_bytes_saturate(target: str, tmp_path: Path) -> None:
+    toolchains = registry()
+    parsed = toolchains.parse_target(target)
+    toolchain = toolchains.for_target(parsed)
+    if not toolchain.availability().available:
+        pytest.skip(f"{toolchain.name} is not installed")
+    kernel = InferType()(ir.from_proto(SATURATED))
+    compiled = compile_for(toolchain, kernel, parsed, tmp_path)
+    (y,) = load_for(toolchain, compiled, parsed, tmp_path, LoadOptions())([np.array([0, 99, 255], np.uint8)])
+    np.testing.assert_array_equal(y, [0, 98, 255])
 
 
 @pytest.mark.parametrize("target", ["llvm", "openvino", "onnxruntime"])

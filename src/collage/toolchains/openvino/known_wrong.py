@@ -402,6 +402,10 @@ DEFECTS: Sequence[KnownDefect] = (
         _copies_by_einsum,
     ),
     KnownDefect(
+        "QLinearAdd QLinearAveragePool QLinearConcat QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere",
+        "openvino's importer cuts off fractions in {op}, and lets results beyond 8 bits wrap around",
+    ),
+    KnownDefect(
         "Resize",
         "openvino rounds integers in Resize, where ONNX cuts off their fractions",
         lambda node: _text(node, "mode", "nearest") != "nearest" and _is_of_integers(node),
