@@ -60,6 +60,12 @@ def test_none_of_the_largest_elements_are_refused(count: int) -> None:
     assert TvmToolchain().supports(node, TARGET).ok == bool(count)
 
 
+def test_an_operator_of_another_domain_is_not_one_of_onnx(tmp_path: Path) -> None:
+    model = parsed_kernel("k", "(float[2] x) => (float[2] y) {y = com.example.Relu (x)}")
+    with pytest.raises(Unsupported, match=r"com\.example\.Relu"):
+        TvmToolchain().compile(model, TARGET, tmp_path)
+
+
 def test_concat_with_nothing_is_refused_and_with_something_is_not() -> None:
     for size, ok in ((0, False), (1, True)):
         model = parsed_kernel(

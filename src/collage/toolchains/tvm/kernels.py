@@ -20,7 +20,7 @@ from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command, is_alone
 from collage.toolchains.sdk.model_files import one_line, refuse_operators, usable_cores, values_of
 from collage.toolchains.sdk.openmp import quiet_threads
-from collage.toolchains.tvm.known_wrong import known_wrong, refuse_types, summed_up
+from collage.toolchains.tvm.known_wrong import known_wrong, misread, refuse_types, summed_up
 from collage.toolchains.tvm.runtime_library import load_main, new_tensor, runtime, tvm_build
 from collage.toolchains.tvm.threads import build_threads, threads_in
 
@@ -188,6 +188,7 @@ def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] 
     """
     refuse_types(values_of(kernel.graph))
     refuse_operators(known_wrong, kernel.graph)
+    refuse_operators(misread, kernel.graph)
     import onnx_ir as ir
     from onnx.external_data_helper import load_external_data_for_model
 

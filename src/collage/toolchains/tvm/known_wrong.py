@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from collage.toolchains._contract import Support
 
-__all__ = ["known_wrong", "refuse_types", "summed_up", "support"]
+__all__ = ["known_wrong", "misread", "refuse_types", "summed_up", "support"]
 
 _TYPES = frozenset(
     ("FLOAT", "FLOAT16", "DOUBLE", "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
@@ -118,6 +118,11 @@ def known_wrong(node: ir.Node) -> str | None:
     if node.op_type not in _EXACT_IN_HALF and any(value is not None and _is_half(value) for value in values):
         return f"tvm's {node.op_type} rounds to float16 between its steps"
     return None
+
+
+def misread(node: ir.Node) -> str | None:
+    """Return why TVM takes an operator for another one, or None. Contributed operators may have been written out before."""
+    return f"tvm takes {node.domain}.{node.op_type} for an operator of ONNX's" if node.domain else None
 
 
 def _is_given(node: ir.Node, place: int) -> bool:
