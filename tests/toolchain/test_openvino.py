@@ -455,6 +455,7 @@ SUPPRESSED = "(float[1,6,4] b, float[1,1,6] s%s) => (int64[N,3] y) {y = NonMaxSu
         (MASKED % "Attention <num_heads = 1, mask_filter_value = -2.0>", {}, False),
         (MASKED % "MultiHeadAttention <num_heads = 1>", {}, True),
         (MASKED % "MultiHeadAttention <num_heads = 1, unidirectional = 1>", {}, False),
+        ("(float x, float w) => (float[N] y) {y = com.microsoft.Range (x, w)}", {}, False),
         (SUMMED % "ij->ij", {}, False),
         (SUMMED % "i...->...i...", {}, False),
         (SUMMED % "ij", {}, False),

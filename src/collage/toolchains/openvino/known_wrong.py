@@ -60,7 +60,8 @@ def _makes_16_bits(node: ir.Node) -> bool:
 
 def _counts_up_from_zero(node: ir.Node) -> bool:
     """Return True if constants say that a Range begins at 0 or below, and grows: up to a length it is never empty."""
-    start, _, delta = (None if value is None else value.const_value for value in node.inputs)
+    # ONNX Runtime's own Range may have no step.
+    start, _, delta = (None if value is None else value.const_value for value in (*node.inputs, None)[:3])
     return start is not None and delta is not None and float(start.numpy()) <= 0 < float(delta.numpy())
 
 
