@@ -279,6 +279,10 @@ WEIGHTS["n"] = np.array([2], "i4")
 RESIZE = '(float[1,1,4,4] x) => (float[1,1,3,3] y) {y = Resize <mode = "cubic"%s> (x, , , s)}'
 SIZES = {"s": np.array([1, 1, 3, 3])}
 MASKED = "(float[1,2,2] x, float[1,2,2] w, float[1,2,2] v) => (float[1,2,2] y) {y = com.microsoft.%s (x, w, v)}"
+AVERAGED_BYTES = (
+    "(uint8[1,1,4] x, float s, uint8 z) => (float[1,1,N] y) "
+    "{a = DequantizeLinear (x, s, z) b = Neg (a) y = AveragePool <kernel_shape = [2]%s> (b)}"
+)
 SUMMED = '(float[2,3] x) => (y) {y = Einsum <equation = "%s"> (x)}'
 ENLARGED = '(%s[1,1,4,4] x) => (%s[1,1,8,8] y) {y = Resize <mode = "%s"> (x, , , s)}'
 TWICE = {"s": np.array([1, 1, 8, 8])}
@@ -456,6 +460,9 @@ SUPPRESSED = "(float[1,6,4] b, float[1,1,6] s%s) => (int64[N,3] y) {y = NonMaxSu
         (MASKED % "MultiHeadAttention <num_heads = 1>", {}, True),
         (MASKED % "MultiHeadAttention <num_heads = 1, unidirectional = 1>", {}, False),
         ("(float x, float w) => (float[N] y) {y = com.microsoft.Range (x, w)}", {}, False),
+        (AVERAGED_BYTES % ", pads = [1, 0], count_include_pad = 1", {}, False),
+        (AVERAGED_BYTES % ", pads = [1, 0]", {}, True),
+        (AVERAGED_BYTES % ", count_include_pad = 1", {}, True),
         (SUMMED % "ij->ij", {}, False),
         (SUMMED % "i...->...i...", {}, False),
         (SUMMED % "ij", {}, False),

@@ -46,6 +46,7 @@ _LENGTHS = 4
 """The place of the lengths of sequences among the inputs of recurrent networks."""
 _PEEPHOLES = 7
 """The place of the peepholes among LSTM's inputs."""
+_SUMS_OF_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _OVERLAP = 3
 """The place of the threshold among NonMaxSuppression's inputs."""
 
@@ -113,6 +114,19 @@ def _averages_past_padding(node: ir.Node) -> bool:
         return True
     pads = attributes.get_ints("pads") or ()
     return any(pads) and any(_reaches_past(*axis) for axis in _axes_of_pool(node))
+
+
+def _averages_padded_bytes(node: ir.Node) -> bool:
+    """Return True if padding counts in an AveragePool of dequantised values, up to the next sums of products."""
+    attributes, x = node.attributes, node.inputs[0]
+    is_padded = _text(node, "auto_pad", "").startswith("SAME") or any(attributes.get_ints("pads") or ())
+    if not (attributes.get_int("count_include_pad") and is_padded):
+        return False
+    while x is not None and (maker := x.producer()) is not None and maker.op_type not in _SUMS_OF_PRODUCTS:
+        if maker.op_type == "DequantizeLinear":
+            return True
+        x = maker.inputs[0] if maker.inputs else None
+    return False
 
 
 def _axes_of_pool(node: ir.Node) -> list[tuple[int | None, int, int, int, int]]:
@@ -425,6 +439,11 @@ DEFECTS: Sequence[KnownDefect] = (
         "AveragePool",
         "openvino divides by other counts in AveragePool with ceil_mode and count_include_pad",
         _averages_past_padding,
+    ),
+    KnownDefect(
+        "AveragePool",
+        "openvino's CPU plugin pads an AveragePool of dequantised integers with 0, not with their zero point",
+        _averages_padded_bytes,
     ),
     KnownDefect(
         "ConvTranspose",
