@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ from collage.compiler import cost_table, problem
 from collage.database.database import Database
 from collage.measure import artefact_race
 from collage.measure.overheads import Overheads, measure_overheads
+from collage.measure.process_compat import ProcessCompatibility, Verdict
 from collage.measure.roofline import Peak, measure_peak
 from collage.measure.session import MeasureSession
 from collage.measure.track import ComparisonPlan
@@ -28,6 +30,8 @@ LOCKS = "COLLAGE_TEST_LOCKS"
 
 _peaks: list[Peak] = []
 _overheads: dict[tuple[str, str, int], Overheads] = {}
+_verdicts: dict[str, tuple[Verdict, bool]] = {}
+_probe = ProcessCompatibility._probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +49,13 @@ def shorten_measurements() -> None:
     _replace(artefact_race, LEGS=1, ComparisonPlan=_ShortRaces)
     _replace(problem, LEGS=1, ComparisonPlan=_ShortRaces)
     _replace(cost_table, measure_peak=_peak_of_before, measure_overheads=_overheads_of_before)
+    _replace(ProcessCompatibility, _probe=_probe_of_before)
     if LOCKS in os.environ:
         machine_lock._FOLDER = Path(os.environ[LOCKS])
 
 
-def _replace(module: ModuleType, **values: object) -> None:
-    """Replace names of a module. A name that it no longer has would shorten nothing, without a word."""
+def _replace(module: ModuleType | type, **values: object) -> None:
+    """Replace names of a module or a class. A name that it no longer has would shorten nothing, without a word."""
     for name, value in values.items():
         getattr(module, name)
         setattr(module, name, value)
@@ -69,3 +74,12 @@ def _overheads_of_before(target: Target, measure_session: MeasureSession) -> Ove
     if name not in _overheads:
         _overheads[name] = measure_overheads(target, measure_session)
     return _overheads[name]
+
+
+def _probe_of_before(compat: ProcessCompatibility, targets: Sequence[Target]) -> tuple[Verdict, bool]:
+    """Return the verdict on toolchains in one process, which is the same in every test with the same toolchains."""
+    told = [(str(target), compat._build_of(target), compat._toolchains.factory(target.toolchain)) for target in targets]
+    name = repr(told)
+    if name not in _verdicts:
+        _verdicts[name] = _probe(compat, targets)
+    return _verdicts[name]

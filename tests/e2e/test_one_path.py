@@ -15,14 +15,24 @@ from onnx import TensorProto, helper
 import collage
 from collage._errors import NothingCanRun, UsageError
 from collage.byoc import PartitionGraph
+from collage.compiler import fuse_ops_pass
+from collage.compiler.opening import open_model
 from collage.graph import kernels_of
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
 from collage.transform import CollageFuseOps, PassContext
-from tests.e2e.conftest import model_of
+from tests.e2e.conftest import LENT, model_of
 from tests.fixed_time_toolchain import DeclaredToolchain
 
 FLOAT = TensorProto.FLOAT
+
+
+@pytest.fixture(autouse=True)
+def lend_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The passes of all tests share their processes, as compilations do."""
+    monkeypatch.setattr(
+        fuse_ops_pass, "open_model", lambda *given, **named: open_model(*given, **named | {"workers": LENT})
+    )
 
 
 def two_halves(**seconds: float) -> Registry:
@@ -61,7 +71,12 @@ def kernels(model: ir.Model) -> list[tuple[str, list[str]]]:
 
 def test_a_model_as_an_exporter_writes_it_is_mixed(tmp_path: Path) -> None:
     mixed = fused(
-        chain(["Relu"] * 3 + ["Neg"] * 3), ["left", "right"], two_halves(), db=str(tmp_path / "db"), search="exhaustive"
+        chain(["Relu"] * 3 + ["Neg"] * 3),
+        ["left", "right"],
+        two_halves(),
+        db=str(tmp_path / "db"),
+        search="exhaustive",
+        finals=False,
     )
     assert kernels(mixed) == [("left", ["Relu"] * 3), ("right", ["Neg"] * 3)]
     assert not [node for node in mixed.graph if node.op_type in ("Identity", "Abs")]
@@ -73,7 +88,7 @@ def test_the_pass_takes_what_compile_takes(tmp_path: Path, finals: bool) -> None
     options: dict[str, Any] = {"db": str(tmp_path / "db"), "finals": finals}
     mixed = fused(model, ["left", "right"], two_halves(), **options)
     wanted = collage.CompileOptions(baseline="none", **options)
-    executable = collage.compile(model, ["left", "right"], toolchains=two_halves(), options=wanted)
+    executable = collage.compile(model, ["left", "right"], toolchains=two_halves(), options=wanted, workers=LENT)
     assert kernels(mixed) == [
         (kernel["target"].rpartition("=")[2], [node for node in kernel["operators"].split(", ")])
         if "…" not in kernel["operators"]
@@ -95,7 +110,7 @@ def test_what_the_pass_makes_gives_the_same_answers_without_being_inlined(tmp_pa
         helper.make_node("Reshape", ["r", "s"], ["y"], name="view"),
     ]
     model = model_of(nodes, {"x": (FLOAT, [4, 8])}, {"y": (FLOAT, [2, 128])}, {**weights, "s": np.array([2, 128])})
-    made = fused(model, ["onnxruntime"], db=str(tmp_path / "db"))
+    made = fused(model, ["onnxruntime"], db=str(tmp_path / "db"), finals=False)
     assert kernels(made)
     ir.save(made, tmp_path / "made.onnx")
     onnx.checker.check_model(str(tmp_path / "made.onnx"))
@@ -109,14 +124,14 @@ def test_what_the_pass_makes_gives_the_same_answers_without_being_inlined(tmp_pa
 
 def test_it_ends_with_a_partitioning_whenever_anything_can_run(tmp_path: Path) -> None:
     model = chain(["Relu", "Neg"] * 8)
-    mixed = fused(model, ["left", "right"], two_halves(), db=str(tmp_path / "db"), measure_budget=0)
+    mixed = fused(model, ["left", "right"], two_halves(), db=str(tmp_path / "db"), measure_budget=0, finals=False)
     assert sum(len(operators) for _, operators in kernels(mixed)) == 16
 
 
 def test_a_toolchain_that_fails_is_done_without(tmp_path: Path) -> None:
     toolchains = two_halves()
     toolchains.add(FakeToolchain("compile:raise", name="broken"))
-    mixed = fused(chain(["Relu"] * 3), ["broken", "left"], toolchains, db=str(tmp_path / "db"))
+    mixed = fused(chain(["Relu"] * 3), ["broken", "left"], toolchains, db=str(tmp_path / "db"), finals=False)
     assert {name for name, _ in kernels(mixed)} == {"left"}
     with pytest.raises(NothingCanRun):
         fused(chain(["Relu"] * 3), ["broken"], toolchains, db=str(tmp_path / "db"))
@@ -148,7 +163,8 @@ def test_measured_a_model_with_kernels_is_partitioned_around_them(tmp_path: Path
     marked = next(node for node in given.graph if node.name == "n1")
     marked.metadata_props["target"] = "llvm -compiler=right"
     by_hand = PartitionGraph()(given)
-    mixed = fused(by_hand, ["left", "right"], two_halves(), db=str(tmp_path / "db"), search="exhaustive")
+    options: dict[str, Any] = {"db": str(tmp_path / "db"), "search": "exhaustive", "finals": False}
+    mixed = fused(by_hand, ["left", "right"], two_halves(), **options)
     assert kernels(mixed) == [
         ("left", ["Relu"]),
         ("right", ["Relu"]),

@@ -61,11 +61,40 @@ def error(actual: Any, expected: Any) -> float:
     return float(np.abs(actual - expected).max() / np.abs(expected).max())
 
 
+MENU = ["onnxruntime -precision=int8"]
+
+
+@pytest.fixture(scope="module")
+def calibrated(convolutions: Path) -> tuple[collage.Executable, int, list[str]]:
+    """A compilation after one that was interrupted while it calibrated, the samples that it still ran, and what both told."""
+    told: list[str] = []
+    collect, fed = ranges.collect_ranges, list[int]()
+
+    def interrupted(worker: Any, samples: Any, *more: Any) -> Any:
+        def some() -> Any:
+            yield from itertools.islice(samples, 3)
+            raise KeyboardInterrupt
+
+        return collect(worker, some(), *more)
+
+    def counted(worker: Any, samples: Any, *more: Any) -> Any:
+        return collect(worker, (fed.append(1) or sample for sample in samples), *more)
+
+    options = collage.CompileOptions(accuracy_budget=BUDGET, metric="top1", finals=False)
+    arguments: dict[str, Any] = {"options": options, "workers": LENT, "progress": lambda event: told.append(event.text)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(precision_session, "collect_ranges", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            collage.compile(convolutions, MENU, data=images(40), **arguments)
+        patch.setattr(precision_session, "collect_ranges", counted)
+        return collage.compile(convolutions, MENU, data=images(40), **arguments), len(fed), told
+
+
 @INT8
-def test_eight_bits_are_calibrated_judged_and_told_of(convolutions: Path) -> None:
-    menu = ["onnxruntime -precision=int8"]
-    options = collage.CompileOptions(accuracy_budget=BUDGET, metric="top1")
-    executable = collage.compile(convolutions, menu, options=options, data=images(40), workers=LENT)
+def test_eight_bits_are_calibrated_judged_and_told_of(
+    convolutions: Path, calibrated: tuple[collage.Executable, int, list[str]]
+) -> None:
+    executable = calibrated[0]
     report = executable.report
     precision = report["precision"]
     assert "int8" in report["kernels"][0]["target"]
@@ -90,9 +119,18 @@ def test_eight_bits_are_calibrated_judged_and_told_of(convolutions: Path) -> Non
 
 
 @INT8
+def test_an_interrupted_calibration_goes_on_where_it_ended(
+    calibrated: tuple[collage.Executable, int, list[str]],
+) -> None:
+    _, fed, told = calibrated
+    assert any("3 of 8 calibrating samples are kept" in line for line in told)
+    assert fed == 5
+
+
+@INT8
 def test_made_up_samples_keep_the_budget_on_fresh_ones_and_the_report_wants_real_ones(convolutions: Path) -> None:
-    options = collage.CompileOptions(accuracy_budget=BUDGET)
-    executable = collage.compile(convolutions, ["onnxruntime -precision=int8"], options=options, workers=LENT)
+    options = collage.CompileOptions(accuracy_budget=BUDGET, finals=False)
+    executable = collage.compile(convolutions, MENU, options=options, workers=LENT)
     precision = executable.report["precision"]
     assert precision["data"]["is_made_up"]
     assert any("--data" in line for line in precision["summary"])
@@ -100,35 +138,6 @@ def test_made_up_samples_keep_the_budget_on_fresh_ones_and_the_report_wants_real
     exact = onnxruntime.InferenceSession(convolutions)
     for fed in images(20, seed=3):
         assert error(executable.run(fed)["y"], exact.run(None, fed)[0]) <= BUDGET
-
-
-@INT8
-def test_an_interrupted_calibration_goes_on_where_it_ended(convolutions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    collect, fed = ranges.collect_ranges, list[int]()
-
-    def interrupted(worker: Any, samples: Any, folder: Path, found: Any, *more: Any) -> Any:
-        def some() -> Any:
-            for number, sample in enumerate(samples):
-                if number == 3:
-                    raise KeyboardInterrupt
-                yield sample
-
-        return collect(worker, some(), folder, found, *more)
-
-    def counted(worker: Any, samples: Any, folder: Path, found: Any, *more: Any) -> Any:
-        return collect(worker, (fed.append(1) or sample for sample in samples), folder, found, *more)
-
-    options = collage.CompileOptions(accuracy_budget=BUDGET)
-    arguments: dict[str, Any] = {"options": options, "workers": LENT, "progress": lambda event: told.append(event.text)}
-    menu = ["onnxruntime -precision=int8"]
-    monkeypatch.setattr(precision_session, "collect_ranges", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        collage.compile(convolutions, menu, data=images(40, seed=4), **arguments)
-    assert any("3 of 8 calibrating samples are kept" in line for line in told)
-    monkeypatch.setattr(precision_session, "collect_ranges", counted)
-    collage.compile(convolutions, menu, data=images(40, seed=4), **arguments)
-    assert len(fed) == 5
 
 
 @INT8
@@ -177,8 +186,7 @@ def test_a_sample_that_the_model_does_not_run_on_is_named(tmp_path: Path) -> Non
 
 
 @INT8
-@pytest.mark.parametrize("metric", ["max-error", "snr"])
-def test_lengths_of_outputs_may_depend_on_the_precision(convolutions: Path, tmp_path: Path, metric: str) -> None:
+def test_lengths_of_outputs_may_depend_on_the_precision(convolutions: Path, tmp_path: Path) -> None:
     """A detector returns as many boxes as pass a threshold."""
     model = onnx.load(convolutions)
     model.graph.node.extend(
@@ -193,9 +201,8 @@ def test_lengths_of_outputs_may_depend_on_the_precision(convolutions: Path, tmp_
     )
     model.graph.output.append(helper.make_tensor_value_info("chosen", TensorProto.FLOAT, [None]))
     onnx.save(model, tmp_path / "detector.onnx")
-    options = collage.CompileOptions(metric=metric, max_drop=0.02)
-    menu = ["onnxruntime", "onnxruntime -precision=int8"]
-    executable = collage.compile(tmp_path / "detector.onnx", menu, options=options, data=images(24, 8), workers=LENT)
+    options = collage.CompileOptions(accuracy_budget=0.02, metric="snr", max_drop=0.02, finals=False)
+    executable = collage.compile(tmp_path / "detector.onnx", MENU, options=options, data=images(24, 8), workers=LENT)
     exact = onnxruntime.InferenceSession(tmp_path / "detector.onnx")
     for fed in images(5, seed=9):
         wanted = exact.run(None, fed)
