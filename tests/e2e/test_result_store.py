@@ -92,6 +92,23 @@ def test_the_same_command_says_the_same_and_measures_nothing(machine: Machine, t
         k: v for k, v in first["search"].items() if k not in counted
     }
     assert not second["search"]["raced"]
+    assert_kept_for_predictions(first, tmp_path)
+
+
+def assert_kept_for_predictions(report: Any, folder: Path) -> None:
+    with Database(str(folder / "db.sqlite")) as database:
+        ((name, found),) = database.facts(COMPILATION)
+        works = [work for _, work in database.facts(WORK)]
+    gain = report.gain("best_single")
+    assert gain is not None
+    assert found.gain == (gain.ratio.value, gain.ratio.low, gain.ratio.high)
+    assert name["model"] == report.model.sha256
+    assert not found.is_cut_short
+    assert (found.measured, found.recorded) == (report.search.measured, report.search.cache_hits)
+    assert sum(each.count for each in found.work.operators.values()) == report.model.nodes
+    # The work of each kernel that was timed is known, the whole model's among them.
+    assert replace(found.work, model=name["model"]) in works
+    assert {work.model for work in works} == {name["model"]}
 
 
 def test_what_was_compiled_under_other_options_changes_nothing(machine: Machine, tmp_path: Path) -> None:
@@ -107,21 +124,18 @@ def test_what_was_compiled_under_other_options_changes_nothing(machine: Machine,
 
 
 # All fields of the options but those that are named belong to the key: one number and one table stand for them.
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({"finalists": 1}, {"launch_penalties_s": {"left": 1.0}}),
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ({"min_gain": 0.5}, {"search": "exhaustive"})),
-    ],
-)
-def test_other_options_are_another_command(machine: Machine, tmp_path: Path, options: dict[str, Any]) -> None:
+OTHERS: Sequence[dict[str, Any]] = ({"finalists": 1}, {"launch_penalties_s": {"left": 1.0}})
+MORE: Sequence[dict[str, Any]] = ({"min_gain": 0.5}, {"search": "exhaustive"})
+
+
+@pytest.mark.parametrize("others", [OTHERS, pytest.param(MORE, marks=pytest.mark.slow)])
+def test_other_options_are_another_command_and_remeasure_asks_for_everything_again(
+    machine: Machine, tmp_path: Path, others: Sequence[dict[str, Any]]
+) -> None:
     compiled(tmp_path, machine.operators, finals=True)
-    assert compiled(tmp_path, machine.operators, finals=True, **options).report["search"]["raced"]
+    for options in others:
+        assert compiled(tmp_path, machine.operators, finals=True, **options).report["search"]["raced"]
     assert not compiled(tmp_path, machine.operators, finals=True).report["search"]["raced"]
-
-
-def test_remeasure_asks_for_everything_again(machine: Machine, tmp_path: Path) -> None:
-    compiled(tmp_path, machine.operators, finals=True)
     looks, races = machine.looks.total(), machine.races
     assert compiled(tmp_path, machine.operators, finals=True, remeasure=True).report["search"]["raced"]
     assert machine.looks.total() > looks
@@ -203,46 +217,25 @@ def _another_device(plan: dict[str, Any]) -> None:
     plan["single"] = "cuda"
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        *(_drop_a_kernel, _another_target),  # What does not cover the graph, and what is not on the menu.
-        *(
-            pytest.param(each, marks=pytest.mark.slow)
-            for each in (_overlap, _another_graph, _no_target, _parts_outside, _another_device)
-        ),
-    ],
-)
+DAMAGES = (_drop_a_kernel, _another_target)
+"""What does not cover the graph, and what is not on the menu."""
+MORE_DAMAGES = (_overlap, _another_graph, _no_target, _parts_outside, _another_device)
+
+
+@pytest.mark.parametrize("damages", [DAMAGES, pytest.param(MORE_DAMAGES, marks=pytest.mark.slow)])
 def test_a_damaged_result_is_as_good_as_none(
-    machine: Machine, tmp_path: Path, damage: Callable[[dict[str, Any]], None]
+    machine: Machine, tmp_path: Path, damages: Sequence[Callable[[dict[str, Any]], None]]
 ) -> None:
     first = compiled(tmp_path, machine.operators, finals=True)
-    with Database(str(tmp_path / "db.sqlite")) as database:
-        ((name, value),) = database.facts(STORED)
-        damaged = copy.deepcopy(value)
-        damage(next(iter(damaged["plans"].values())))
-        database.keep_fact(STORED, damaged, **name)
-    second = compiled(tmp_path, machine.operators, finals=True)
-    assert second.report["search"]["raced"]
-    # Kernels whose times are known count against no limit. So the second search may go further.
-    assert second.report["search"]["measured"] < first.report["search"]["measured"]
-    assert kernels(second) == kernels(first)
+    for damage in damages:
+        with Database(str(tmp_path / "db.sqlite")) as database:
+            ((name, value),) = database.facts(STORED)
+            damaged = copy.deepcopy(value)
+            damage(next(iter(damaged["plans"].values())))
+            database.keep_fact(STORED, damaged, **name)
+        second = compiled(tmp_path, machine.operators, finals=True)
+        assert second.report["search"]["raced"]
+        # Kernels whose times are known count against no limit. So the second search may go further.
+        assert second.report["search"]["measured"] < first.report["search"]["measured"]
+        assert kernels(second) == kernels(first)
     assert not compiled(tmp_path, machine.operators, finals=True).report["search"]["raced"]
-
-
-def test_what_was_found_is_kept_for_predictions(machine: Machine, tmp_path: Path) -> None:
-    report = compiled(tmp_path, machine.operators, finals=True).report
-    compiled(tmp_path, machine.operators, finals=True)
-    with Database(str(tmp_path / "db.sqlite")) as database:
-        ((name, found),) = database.facts(COMPILATION)
-        works = [work for _, work in database.facts(WORK)]
-    gain = report.gain("best_single")
-    assert gain is not None
-    assert found.gain == (gain.ratio.value, gain.ratio.low, gain.ratio.high)
-    assert name["model"] == report.model.sha256
-    assert not found.is_cut_short
-    assert (found.measured, found.recorded) == (report.search.measured, report.search.cache_hits)
-    assert sum(each.count for each in found.work.operators.values()) == report.model.nodes
-    # The work of each kernel that was timed is known, the whole model's among them.
-    assert replace(found.work, model=name["model"]) in works
-    assert {work.model for work in works} == {name["model"]}
