@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 import collage
 from collage import CompileOptions
 from collage._errors import Unsupported
+from collage.measure.process_compat import ProcessCompatibility, Verdict
 from collage.plan_file import read_plan
 from collage.testing.onnx_suite import with_onnxruntime
 from collage.toolchains import Registry
@@ -28,6 +29,12 @@ LAUNCH_S = 1e-3
 TRIPS = 3
 LEFT = {"": LAUNCH_S, "Loop": 0.05, "Tanh": 3e-4, "Neg": 4e-3, "Add": 1e-4, "Identity": 0.0}
 RIGHT = {"": LAUNCH_S, "Loop": 0.05, "Tanh": 4e-3, "Neg": 3e-4, "Add": 2e-4, "Identity": 0.0}
+
+
+@pytest.fixture(autouse=True)
+def shared_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fakes can share a process, with the host too: none is started to see that."""
+    monkeypatch.setattr(ProcessCompatibility, "_probe", lambda *_: (Verdict(True), False))
 
 
 class DeathInBodies(DeclaredToolchain):
