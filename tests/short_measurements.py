@@ -77,7 +77,12 @@ def _overheads_of_before(target: Target, measure_session: MeasureSession) -> Ove
 
 
 def _probe_of_before(compat: ProcessCompatibility, targets: Sequence[Target]) -> tuple[Verdict, bool]:
-    """Return the verdict on toolchains in one process, which is the same in every test with the same toolchains."""
+    """Return the verdict on toolchains in one process, which is the same in every test with the same toolchains.
+
+    Tests of probes have a class of their own, which always probes.
+    """
+    if type(compat) is not ProcessCompatibility:
+        return _probe(compat, targets)
     told = [(str(target), compat._build_of(target), compat._toolchains.factory(target.toolchain)) for target in targets]
     name = repr(told)
     if name not in _verdicts:
