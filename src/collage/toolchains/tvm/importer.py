@@ -76,6 +76,7 @@ from collage.toolchains.tvm.indexed import (
 )
 from collage.toolchains.tvm.normalisations import is_of_images, normalised_images, reshaped, with_channels
 from collage.toolchains.tvm.one_length import Images
+from collage.toolchains.tvm.winograd import is_expected
 
 __all__ = ["KernelImporter", "import_onnx"]
 
@@ -179,7 +180,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             if op_name == "Conv" and inputs[0].ty.ndim == _TWO_LENGTHS and attrs.get("group", 1) == 1:
                 if windows is not None and has_columns_for_vectors(inputs[1], windows):
                     return self._convolved(op_name, inputs, windows, attrs, opset)
-                whole = with_whole_vectors(inputs[1], [*inputs, None][2])
+                as_they_are = windows is not None and is_expected(inputs[0], inputs[1], windows)
+                whole = None if as_they_are else with_whole_vectors(inputs[1], [*inputs, None][2])
                 if whole is not None:
                     given = [inputs[0], *(value for value in whole if value is not None)]
                     y = self.bb.normalize(super()._convert_operator("Conv", onnx_input(given), attrs, opset))

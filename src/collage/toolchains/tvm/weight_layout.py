@@ -35,7 +35,9 @@ def pack_weights() -> Any:
         sites = call_sites(module)
         calls = Calls(module)
         for variable, function in module.functions_items():
-            if isinstance(function, tirx.PrimFunc) and variable in sites:
+            if not isinstance(function, tirx.PrimFunc) or variable not in sites:
+                continue
+            if not (function.attrs and function.attrs.get("tirx.is_scheduled")):
                 calls.note(variable, "packed", _packed(function, sites[variable]))
         return calls.rewritten(module)
 

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import ir, relax, s_tir, tirx
 from tvm.tirx.script.builder import ir as build
 
+from collage.toolchains.tvm.convolutions import Windows
 from collage.toolchains.tvm.weight_layout import Calls, Packer, call_sites, is_weight
 from collage.toolchains.tvm.winograd_loops import Blocking, Convolution, Length, packed_weight, write_loops
 from collage.toolchains.tvm.winograd_transforms import TAPS
 
-__all__ = ["Processor", "blocking_of", "use_winograd"]
+__all__ = ["Processor", "blocking_of", "is_expected", "use_winograd"]
 
 _OPT_LEVEL = 3
 _OUTPUTS = (2, 4)
@@ -66,6 +67,30 @@ class Processor:
     threads: int
 
 
+_WIDE = Processor(lanes=16, registers=32, threads=2)
+
+
+def is_expected(x: Any, weight: Any, windows: Windows) -> bool:
+    """Return True if the loops of a convolution will be Winograd's on a processor with wide vectors.
+
+    Args:
+        x: The input in Relax, in ONNX's layout.
+        weight: The weight, which is known.
+        windows: The windows over two dimensions.
+    """
+    maps, channels, *sides = map(int, weight.ty.shape.values)
+    is_plain = windows.strides == windows.dilations == (1, 1) and windows.groups == 1 and sides == [TAPS, TAPS]
+    if not is_plain or str(weight.ty.dtype) != "float32" or not isinstance(x.ty.shape, relax.ShapeExpr):
+        return False
+    samples, _, height, width = _numbers(x.ty.shape.values)
+    rows, columns = (
+        length + before + after - (TAPS - 1)
+        for length, before, after in zip((height, width), windows.begins, windows.ends, strict=True)
+    )
+    found = Convolution(samples, height, width, rows, columns, channels, maps, windows.begins[0], windows.begins[1])
+    return blocking_of(found, _WIDE) is not None
+
+
 def use_winograd(target: Any) -> Any:
     """Return a pass that rewrites convolutions for a processor with wide vectors.
 
@@ -100,18 +125,17 @@ def blocking_of(convolution: Convolution, processor: Processor) -> Blocking | No
     if convolution.is_free:
         usual = blocking_of(_typical(convolution), processor)
         return None if usual is None else _for_any_length(usual, processor)
-    channels, maps, lanes = convolution.channels, convolution.maps, processor.lanes
-    if maps % lanes:
-        return None
-    vectors = next(n for n in (2, 3, 1) if maps // lanes % n == 0)
-    fitting = [outputs for outputs in _OUTPUTS if _weight_bytes(convolution, outputs) <= _MOST_BYTES]
+    channels, maps = convolution.channels, convolution.maps
+    whole = math.ceil(maps / processor.lanes)
+    vectors = next(n for n in (2, 3, 1) if whole % n == 0)
+    fitting = [m for m in _OUTPUTS if convolution.tiles(m) > 0 and _weight_bytes(convolution, m) <= _MOST_BYTES]
     found = [_blocks(convolution, outputs, vectors, processor) for outputs in fitting]
     best = min(found, key=lambda blocking: _cycles(convolution, blocking, processor.threads), default=None)
     if best is None:
         return None
     taps = TAPS * TAPS
     pixels = convolution.samples * convolution.rows * convolution.columns + _wait_rows(taps * channels * maps * 4)
-    plain = pixels * taps * channels * maps / (2 * lanes) / processor.threads
+    plain = pixels * taps * channels * whole / 2 / processor.threads
     return best if _cycles(convolution, best, processor.threads) < _GAIN * plain else None
 
 
@@ -122,16 +146,16 @@ def _typical(convolution: Convolution) -> Convolution:
 
 
 def _for_any_length(blocking: Blocking, processor: Processor) -> Blocking:
-    """Return the largest blocks of tiles that a thread transforms itself: the number of tiles is not known."""
+    """Return the largest blocks of tiles: their number is not known."""
     rows = min((processor.registers - blocking.vectors - 1) // blocking.vectors, _MOST_ROWS)
-    tiles = _MOST_TILES[False] // rows * rows
-    return replace(blocking, rows=rows, tiles=tiles, shared=False, threads=processor.threads)
+    tiles = _MOST_TILES[blocking.shared] // rows * rows
+    return replace(blocking, rows=rows, tiles=tiles, threads=processor.threads)
 
 
 def _blocks(convolution: Convolution, outputs: int, vectors: int, processor: Processor) -> Blocking:
     """Return the blocks for F(outputs, 3) with the fewest rows of products that are not needed."""
     tiles, threads = convolution.tiles(outputs), processor.threads
-    panels = convolution.maps // (processor.lanes * vectors)
+    panels = math.ceil(convolution.maps / (processor.lanes * vectors))
     shared = _weight_bytes(convolution, outputs) > _NEAR_BYTES or tiles < _FEW_TILES * threads
     most_rows = min((processor.registers - vectors - 1) // vectors, _MOST_ROWS)
     best: tuple[float, Blocking] | None = None
@@ -159,12 +183,12 @@ def _wait_rows(weight_bytes: int) -> int:
 def _cycles(convolution: Convolution, blocking: Blocking, threads: int) -> float:
     """Return the estimated number of processor cycles that a convolution takes."""
     elements = (blocking.outputs + TAPS - 1) ** 2
-    channels, maps, lanes = convolution.channels, convolution.maps, blocking.lanes
+    channels, maps = convolution.channels, math.ceil(convolution.maps / blocking.lanes)
     tiles = convolution.tiles(blocking.outputs)
     groups = math.ceil(tiles / blocking.tiles) * math.ceil(blocking.tiles / blocking.rows)
     rows = groups * max(blocking.rows, _LEAST_ROWS) + _wait_rows(_weight_bytes(convolution, blocking.outputs))
-    products = rows * channels * maps / (2 * lanes)
-    transforms = _TRANSFORM_CYCLES * tiles * (math.ceil(channels / lanes) * lanes + maps) / (2 * lanes)
+    products = rows * channels * maps / 2
+    transforms = _TRANSFORM_CYCLES * tiles * (math.ceil(channels / blocking.lanes) + maps) / 2
     return float(elements * (products + transforms) / threads)
 
 
@@ -346,4 +370,8 @@ def _is_element_wise(block: Any, made: Any, own: Sequence[Any]) -> bool:
 
 
 def _lengths(buffer: Any) -> list[Length]:
-    return [int(n) if isinstance(n, tirx.IntImm) else n for n in buffer.shape]
+    return _numbers(buffer.shape)
+
+
+def _numbers(shape: Iterable[Any]) -> list[Length]:
+    return [int(n) if isinstance(n, tirx.IntImm) else n for n in shape]

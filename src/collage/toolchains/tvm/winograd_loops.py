@@ -113,9 +113,11 @@ Epilogue = Callable[[Any, Sequence[Any]], Any]
 
 
 def packed_weight(weight: np.ndarray, blocking: Blocking) -> np.ndarray:
-    """Return a weight [3, 3, C, K], transformed, as [(m + 2)^2, panels, C, maps of a panel]."""
+    """Return a weight [3, 3, C, K], transformed, as [(m + 2)^2, panels, C, maps of a panel], with maps of zeros in the last."""
     channels, maps = weight.shape[2:]
-    made = transforms(blocking.outputs).of_weight(weight).reshape(-1, channels, maps // blocking.panel, blocking.panel)
+    panels = ceil_div(maps, blocking.panel)
+    weight = np.pad(weight, [(0, 0)] * 3 + [(0, panels * blocking.panel - maps)])
+    made = transforms(blocking.outputs).of_weight(weight).reshape(-1, channels, panels, blocking.panel)
     return np.ascontiguousarray(made.transpose(0, 2, 1, 3), dtype=weight.dtype)
 
 
@@ -134,7 +136,7 @@ def write_loops(
     """
     data, _, *others, output = parameters
     matrices = transforms(blocking.outputs)
-    panels = convolution.maps // blocking.panel
+    panels = ceil_div(convolution.maps, blocking.panel)
     shape = (matrices.width**2, panels, convolution.channels, blocking.panel)
     with IRBuilder() as builder, build.prim_func(s_tir=True, private=True):
         build.func_name(name)
@@ -170,7 +172,7 @@ class _Loops:
         self._size: Length = blocking.tiles
         self._blocks = ceil_div(self._tiles, self._size)
         self._block_rows = ceil_div(blocking.tiles, blocking.rows) * blocking.rows
-        self._panels = convolution.maps // blocking.panel
+        self._panels = ceil_div(convolution.maps, blocking.panel)
 
     def write(self) -> None:
         """Write all loops."""
@@ -245,6 +247,13 @@ class _Loops:
             there = _all(y >= 0, y < conv.height, x >= 0, x < conv.width)
             return tirx.if_then_else(there, self._data[sample, y, x, channel], tirx.FloatImm("float32", 0.0))
 
+        # From rows that lie a free length apart, LLVM takes a minute to compile the loads of a transform.
+        patch = None if isinstance(conv.width, int) else self._tile()
+
+        def copy(first: Any, lanes: int) -> None:
+            with build.serial(_i64(width)) as i, build.serial(_i64(width)) as j, build.vectorized(_i64(lanes)) as lane:
+                build.buffer_store(patch, element_or_zero(i, j, first + lane), [i, j, lane])
+
         def transform(first: Any, lanes: int) -> None:
             def columns(read: Callable[[int, Any, Any], Any]) -> None:
                 with build.serial(_i64(width)) as j, build.vectorized(_i64(lanes)) as lane:
@@ -252,7 +261,11 @@ class _Loops:
                     for i, value in enumerate(self._matrices.of_data(values)):
                         build.buffer_store(scratch, value, [_i64(i), j, lane])
 
-            _either(inside, lambda: columns(element), lambda: columns(element_or_zero))
+            if patch is not None:
+                copy(first, lanes)
+                columns(lambda i, j, channel: patch[i, j, channel - first])
+            else:
+                _either(inside, lambda: columns(element), lambda: columns(element_or_zero))
             with build.serial(_i64(width)) as i, build.vectorized(_i64(lanes)) as lane:
                 values = [build.bind(scratch[i, j, lane]) for j in range(width)]
                 for j, value in enumerate(self._matrices.of_data(values)):
@@ -302,14 +315,14 @@ class _Loops:
 
     def _finish_tile(self, tile: Any, place: Any, panel: Any, products: Any, scratch: Any) -> None:
         """Transform one tile of products of one panel to outputs, apply the epilogue, and store the results."""
-        conv, m, width, lanes = self._conv, self._blocking.outputs, self._matrices.width, self._blocking.lanes
+        conv, m, width, full = self._conv, self._blocking.outputs, self._matrices.width, self._blocking.lanes
         sample, top, left = self._place_of(tile)
 
-        def rows(store: Callable[[Any, Sequence[Any]], None]) -> None:
+        def rows(store: Callable[[Any, Sequence[Any]], None], lanes: int) -> None:
             with build.serial(_i64(m)) as i, build.vectorized(_i64(lanes)) as lane:
                 outputs = self._matrices.of_products([build.bind(scratch[i, j, lane]) for j in range(width)])
                 for j, value in enumerate(outputs):
-                    store(value, [sample, top + i, left + j, panel * self._blocking.panel + vector * lanes + lane])
+                    store(value, [sample, top + i, left + j, first + lane])
 
         def anywhere(value: Any, where: Sequence[Any]) -> None:
             build.buffer_store(self._output, self._epilogue(value, where), list(where))
@@ -318,17 +331,27 @@ class _Loops:
             with build.If(_all(where[1] < conv.rows, where[2] < conv.columns)), build.Then():
                 anywhere(value, where)
 
+        def finish(lanes: int) -> None:
+            if not conv.is_free and conv.rows % m == 0 and conv.columns % m == 0:
+                rows(anywhere, lanes)
+            else:
+                whole = _all(top + m <= conv.rows, left + m <= conv.columns)
+                _either(whole, lambda: rows(anywhere, lanes), lambda: rows(within, lanes))
+
         with build.serial(_i64(self._blocking.vectors)) as vector:
-            with build.serial(_i64(width)) as j, build.vectorized(_i64(lanes)) as lane:
-                at = place * self._blocking.panel + vector * lanes + lane
+            with build.serial(_i64(width)) as j, build.vectorized(_i64(full)) as lane:
+                at = place * self._blocking.panel + vector * full + lane
                 values = [build.bind(products[i * width + j, at]) for i in range(width)]
                 for i, value in enumerate(self._matrices.of_products(values)):
                     build.buffer_store(scratch, value, [_i64(i), j, lane])
-            if not conv.is_free and conv.rows % m == 0 and conv.columns % m == 0:
-                rows(anywhere)
+            first = panel * self._blocking.panel + vector * full
+            left_over = conv.maps % full
+            if not left_over:
+                finish(full)
+            elif conv.maps < full:
+                finish(left_over)
             else:
-                whole = _all(top + m <= conv.rows, left + m <= conv.columns)
-                _either(whole, lambda: rows(anywhere), lambda: rows(within))
+                _either(first + full <= conv.maps, lambda: finish(full), lambda: finish(left_over))
 
 
 def _either(condition: Any, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
