@@ -172,15 +172,18 @@ class PureGraph:
 
     def _sharing(self) -> dict[int, int]:
         """Return the outputs that lie in the memory of an argument, each with the position of that argument."""
-        owners: dict[int, int] = {}
+        owners: dict[int, list[int]] = {}
         for i, fake in enumerate(self._fakes):
             if isinstance(fake, torch.Tensor):
-                owners.setdefault(fake.untyped_storage()._cdata, i)
+                owners.setdefault(fake.untyped_storage()._cdata, []).append(i)
         same = {id(fake): i for i, fake in enumerate(self._fakes)}
         shared = {}
         for i, fake in enumerate(self._results):
-            if isinstance(fake, torch.Tensor) and (owner := owners.get(fake.untyped_storage()._cdata)) is not None:
-                shared[i] = same.get(id(fake), owner)
+            if isinstance(fake, torch.Tensor) and (sharers := owners.get(fake.untyped_storage()._cdata)):
+                owner = shared[i] = same.get(id(fake), sharers[0])
+                if len(sharers) > 1 and id(fake) not in same:
+                    # The arguments of a later call may share none, and the graph does not tell which one it is a view of.
+                    raise ModelError("an output is memory that two arguments share")
                 if fake.dtype != self._fakes[owner].dtype or fake.is_conj() or fake.is_neg():
                     raise ModelError("an output is memory of an argument under another type")
         return shared

@@ -155,6 +155,16 @@ def test_a_branch_on_a_length_is_no_more_than_pytorch_made_of_it(compiled_models
     assert compiled_models
 
 
+def test_a_view_of_memory_that_two_arguments_share_is_pytorchs(compiled_models: list[ir.Model]) -> None:
+    class Second(torch.nn.Module):
+        def forward(self, x, y):
+            return x * 2, y[1:]
+
+    apart = (torch.randn(4), torch.randn(4))
+    (said,) = compared(Second, lambda: [tuple(torch.randn(8).chunk(2)), apart, tuple(torch.randn(8).chunk(2))])
+    assert "two arguments share" in said
+
+
 def fill(module: Any, n: int) -> None:
     module.total.fill_(n)
 
