@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from collage.frontend._maps import CLASSES
+from collage.frontend._outputs import LISTED
 from collage.frontend._proto import skeleton
 
 if TYPE_CHECKING:
@@ -18,7 +20,8 @@ __all__ = ["model_digest"]
 def model_digest(model: ir.Model) -> str:
     """SHA-256 of a model: its operators, interface and constants, with the bytes of external weights.
 
-    Names of nodes and values count; documentation, metadata and the name of the producer do not. ONNX does not bind a
+    Names of nodes and values count; documentation, metadata and the name of the producer do not. Metadata of the front
+    door counts, since it is part of the interface: classes, and outputs that are listed twice. ONNX does not bind a
     weight file to its model, so the bytes are read each time.
     """
     digest = hashlib.sha256()
@@ -31,6 +34,9 @@ def model_digest(model: ir.Model) -> str:
         node.ClearField("doc_string")
         node.ClearField("metadata_props")
     digest.update(proto.SerializeToString(deterministic=True))
+    for key in (CLASSES, LISTED):
+        if (text := model.metadata_props.get(key)) is not None:
+            digest.update(repr((key, text)).encode())
     for name, value in sorted(model.graph.initializers.items()):
         if value.const_value is not None:
             _add_tensor(digest, name, value.const_value)

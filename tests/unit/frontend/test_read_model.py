@@ -438,3 +438,18 @@ def test_a_loop_that_lacks_a_result_of_its_body_is_refused():
     read_model(tiny(f"{given} y = Loop <body = {body}> (n, c, x)"))
     with pytest.raises(ModelError, match=r"is not a valid model.*Loop"):
         read_model(tiny(f"{given} y = Loop <body = {body}> (n, c, x, x)"))
+
+
+def test_digests_tell_classes_and_outputs_that_are_listed_twice_apart():
+    def of_classes(*labels: str) -> onnx.ModelProto:
+        node = helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_strings=labels)
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2])
+        maps = helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+        y = helper.make_value_info("y", helper.make_sequence_type_proto(maps))
+        imports = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+        return helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=imports, ir_version=8)
+
+    twice = tiny()
+    twice.graph.output.add().CopyFrom(twice.graph.output[0])
+    protos = (tiny(), twice, of_classes("cat", "dog"), of_classes("hot", "cold"))
+    assert len({model_digest(read_model(proto)) for proto in protos}) == len(protos)
