@@ -260,9 +260,10 @@ def _compiled(
 
 def _key(digest: str, menu: Sequence[str], options: CompileOptions) -> str:
     """Return the cache key: a digest of the model, the menu, and all options except ``db`` and ``remeasure``."""
-    # Late: a session that only runs an artefact needs neither.
+    # Late: a session that only runs an artefact needs none of these.
     from collage.device import read_device_plan
     from collage.frontend import lengths_as_json
+    from collage.plan_file import read_plan
 
     decided = {field.name: getattr(options, field.name) for field in fields(options)}
     del decided["db"], decided["remeasure"]
@@ -270,13 +271,25 @@ def _key(digest: str, menu: Sequence[str], options: CompileOptions) -> str:
     decided["inputs"] = {name: _array_digest(value) for name, value in options.inputs.items()}
     if isinstance(options.devices, str | Path):
         decided["devices"] = read_device_plan(options.devices)
+    if isinstance(options.plan, str | Path):
+        decided["plan"] = read_plan(options.plan)
+    if isinstance(options.data, str | os.PathLike):
+        decided["data"] = str(options.data), _files_of(Path(options.data))
     facts = json.dumps([__version__, digest, menu, decided], sort_keys=True, default=_plain)
     return hashlib.sha256(facts.encode()).hexdigest()[:32]
 
 
 def _plain(value: Any) -> Any:
-    """Return a mapping as a dictionary, and any other value as its ``repr``."""
+    """Return a mapping as a dictionary, a digest of an array, and any other value as its ``repr``."""
+    if hasattr(value, "__array__"):
+        return _array_digest(value)  # The text of a long array leaves out most of it.
     return dict(value) if isinstance(value, Mapping) else repr(value)
+
+
+def _files_of(path: Path) -> list[tuple[str, int, int]]:
+    """Return path, size and time of change of a file, or of each file in a folder."""
+    files = sorted(file for file in (path, *path.rglob("*")) if file.is_file())
+    return [(str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
 
 def _array_digest(value: Any) -> str:

@@ -15,7 +15,9 @@ from onnx import TensorProto, helper
 from collage._errors import InputError
 from collage.fusion import FusionOptions
 from collage.integrations import InferenceSession, ModelMetadata
+from collage.integrations._inference_session import _key
 from collage.options import CompileOptions
+from collage.plan_file import PlanFile, PlanFileKernel
 
 OPTIONS: dict[str, Any] = {"targets": ["onnxruntime"], "options": CompileOptions(db="sqlite:///:memory:", finals=False)}
 
@@ -114,6 +116,26 @@ def test_what_was_compiled_on_other_terms_is_not_taken(
     again = InferenceSession(model, cache_dir=cache, targets=["onnxruntime"], options=replace(other, db=None))
     assert again.executable.workspace.parent == cache
     assert again.executable.report == made.executable.report
+
+
+def test_what_was_compiled_by_other_files_or_samples_is_not_taken(tmp_path: Path) -> None:
+    plan, data = tmp_path / "plan.json", tmp_path / "samples"
+    data.mkdir()
+    samples = [{"x": np.zeros((4, 999), np.float32)}]
+    keys = set()
+
+    def note(**options: Any) -> None:
+        keys.add(_key("", [], CompileOptions(**options)))
+
+    for name in ("a", "b"):
+        PlanFile((PlanFileKernel("onnxruntime", (name,)),)).save(plan)
+        np.savez(data / f"{name}.npz", x=np.zeros(3))
+        note(plan=plan)
+        note(data=data, max_drop=0.01)
+        note(data=data / "a.npz", max_drop=0.01)
+        note(data=samples, max_drop=0.01)
+        samples[0]["x"][2, 500] = 1
+    assert len(keys) == 7  # One file stayed as it was.
 
 
 def test_who_measures_anew_is_given_nothing_old(model: Path, tmp_path: Path) -> None:
