@@ -254,7 +254,10 @@ def _compiled(
         except ArtefactError as error:
             warnings.warn(f"compiling the model again: {error}", stacklevel=4)
     executable = compile(model, menu, options=options)
-    executable.save(path)
+    try:
+        executable.save(path)
+    except UsageError as error:  # The session has taken minutes, and runs without.
+        warnings.warn(f"the next session compiles the model again: {error}", stacklevel=4)
     return executable
 
 

@@ -148,6 +148,12 @@ def test_who_measures_anew_is_given_nothing_old(model: Path, tmp_path: Path) -> 
     assert entry.stat().st_ino != old
 
 
+def test_a_cache_that_cannot_be_written_costs_no_session(model: Path) -> None:
+    with pytest.warns(UserWarning, match="the next session compiles the model again: cannot write"):
+        made = InferenceSession(model, cache_dir=model, **OPTIONS)
+    assert made.run(["n"], {"x": np.zeros((1, 3), np.float32), "k": np.array([7])})[0] == [-7]
+
+
 def test_a_damaged_entry_of_the_cache_is_made_anew(model: Path, tmp_path: Path) -> None:
     InferenceSession(model, cache_dir=tmp_path, **OPTIONS)
     (entry,) = tmp_path.iterdir()
