@@ -152,13 +152,19 @@ def _kind(value: Any) -> str:
 
 def _at(address: int, element_type: Any, shape: Sequence[int], device_type: str) -> Any:
     _check_device(device_type)
-    if isinstance(element_type, int):
-        import onnx
+    try:
+        if isinstance(element_type, int):
+            import onnx
 
-        element_type = onnx.helper.tensor_dtype_to_np_dtype(element_type)
+            element_type = onnx.helper.tensor_dtype_to_np_dtype(element_type)
+        dtype = np.dtype(element_type)
+    except (TypeError, KeyError):
+        dtype = np.dtype(object)
+    if dtype.kind in "OSU":
+        raise input_error(f"{element_type!r} is not an element type of memory that can be bound")
     if any(length < 0 for length in shape) or (not address and 0 not in shape):
         raise input_error(f"there is no memory of the shape {list(shape)} at the address {address}")
-    return _memory(address, np.dtype(element_type), shape, None)
+    return _memory(address, dtype, shape, None)
 
 
 def _memory(address: int, dtype: np.dtype[Any], shape: Sequence[int], owner: Any) -> Any:

@@ -297,6 +297,9 @@ def test_io_binding_refuses_what_does_not_fit(ours: InferenceSession, artefact: 
         "provided": lambda: bound.bind_output("y", "cpu", 0, None, None, 64),
         "address 0": lambda: bound.bind_input("x", "cpu", 0, np.float32, [2, 3], 0),
         "no memory": lambda: bound.bind_output("y", "cpu", 0, np.float32, [-1, 3], 64),
+        "'nonsense' is not": lambda: bound.bind_input("x", "cpu", 0, "nonsense", [2, 3], 64),
+        "999 is not": lambda: bound.bind_output("y", "cpu", 0, 999, [2, 3], 64),
+        "'object'> is not": lambda: bound.bind_output("y", "cpu", 0, object, [2, 3], 64),
         "session": lambda: InferenceSession(artefact).run_with_iobinding(bound),
         "missing": lambda: ours.run_with_iobinding(bound),
     }.items():
