@@ -251,6 +251,17 @@ def test_bytes_without_a_range_are_quantised_with_a_scale_of_one() -> None:
     assert [y.tolist() for y in run(text, [np.zeros(3, np.float32)])] == [[0, 0, 0], 1.0, 0]
 
 
+def test_a_result_of_several_may_be_the_only_one_that_is_read() -> None:
+    text = "(float[3] x) => (uint8[3] y) {y, s, z = DynamicQuantizeLinear (x)}"
+    assert [y.tolist() for y in run(text, [np.float32([0, 1, 255])])] == [[0, 1, 255]]
+
+
+def test_no_elements_take_an_open_dimension() -> None:
+    shape = {"shape": np.array([-1, 12])}
+    (y,) = run("(float[N,3,4] x) => (float[M,12] y) {y = Reshape (x, shape)}", [np.zeros((0, 3, 4), np.float32)], shape)
+    assert y.shape == (0, 12)
+
+
 def test_what_is_not_above_a_threshold_is_zero_also_if_it_is_not_a_number() -> None:
     (y,) = run("(float[3] x) => (float[3] y) {y = ThresholdedRelu (x)}", [np.array([np.nan, 1, 2], np.float32)])
     assert y.tolist() == [0, 0, 2]

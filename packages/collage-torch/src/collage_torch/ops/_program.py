@@ -219,7 +219,7 @@ class Fused:
     function: Callable[..., Any]
 
 
-_ALWAYS_TUPLES = frozenset(("LSTM", "GRU", "RNN", "Split", "TopK"))
+_ALWAYS_TUPLES = frozenset(("DynamicQuantizeLinear", "GRU", "LSTM", "RNN", "Split", "TopK"))
 
 
 def _used_outputs(node: ir.Node) -> int:
