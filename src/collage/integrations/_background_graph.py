@@ -129,6 +129,8 @@ class BackgroundGraph(CompiledGraph):
         began = time.monotonic()
         try:
             with state.entered():
+                if not self._runs(copies):
+                    return  # The caller has the error, and other calls are compiled.
                 if self._graph_key is None:
                     text = fingerprint(self._graph, live)
                     self._is_named = text is not None
@@ -151,6 +153,16 @@ class BackgroundGraph(CompiledGraph):
             self._failure = CollageError(f"it was not compiled in the background: {type(error).__name__}: {error}")
         finally:
             self._is_asked = False
+
+    def _runs(self, copies: ArgumentCopies) -> bool:
+        made = copies.made()
+        is_inference = any(isinstance(value, torch.Tensor) and value.is_inference() for value in made)
+        try:
+            with torch.inference_mode(is_inference):  # Only there such tensors can be written to.
+                self._graph.forward(*made)
+        except Exception:  # Of any operator.
+            return False
+        return True
 
     def _request_compilation(self, copies: ArgumentCopies, state: CallerState) -> list[str]:
         """Have the process compile the graph, and return the lines that it told."""

@@ -151,8 +151,10 @@ class CompiledGraph:
         except UsageError:
             raise
         except CollageError as error:
+            # If PyTorch fails too, such as on an index outside of a tensor, the caller has its error, and other calls run.
+            results: list[Any] = self._graph.forward(*arguments)
             self._leave(str(error))
-            return None
+            return results
 
     def _run(self, arguments: Sequence[Any]) -> list[Any] | None:
         """Return the graph's outputs, or None if PyTorch is to run it this time."""

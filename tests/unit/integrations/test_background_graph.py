@@ -111,6 +111,25 @@ def test_pytorch_serves_until_it_is_compiled_and_state_goes_on(events: Events) -
     assert (events.compiled, events.runs) == (1, 3)
 
 
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_call_that_pytorch_refuses_too_says_nothing_of_others(events: Events, wait: bool) -> None:
+    table = torch.nn.Embedding(4, 2)
+    compiled = torch.compile(table, backend="collage", options={**OPTIONS, "wait": wait})
+    events.gate.set()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="collage leaves")
+        for index in (9, 1, 2, 9, 3):
+            indices = torch.tensor([0, index])
+            if index == 9:
+                with pytest.raises(IndexError):
+                    compiled(indices)
+            else:
+                torch.testing.assert_close(compiled(indices), table(indices))
+            events.finish()
+    assert events.compiled
+    assert wait or events.runs == 3  # The calls after the first good one.
+
+
 def test_a_buffer_that_is_replaced_at_each_call_becomes_an_input(events: Events) -> None:
     _, _, call = checked(Rebound)
     for _ in range(5):
