@@ -240,7 +240,7 @@ def _length_text(length: Any, names: dict[str, str]) -> str:
 
 
 def _digest_of(tensor: torch.Tensor) -> bytes:
-    plain = tensor.detach().contiguous()
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     facts = f"{plain.dtype} {tuple(plain.shape)} {tuple(tensor.stride())}"
     digest = hashlib.sha256(facts.encode())
     if plain.numel():

@@ -17,6 +17,7 @@ import torch
 
 import collage.compiler.pipeline
 from collage.integrations import _compiled_graph
+from collage.integrations._graph_cache import GraphCache
 from collage.options import CompileOptions
 from collage.testing import executable_of
 
@@ -148,3 +149,11 @@ def test_without_a_folder_that_can_be_written_to_it_works(count: dict[str, int],
     warnings.filterwarnings("ignore", message="collage cannot keep")
     process(Net(), 5, cache_dir=str(tmp_path / "file" / "cache"))
     assert count["compiled"] == 1
+
+
+def test_weights_that_are_conjugate_or_negative_views_have_keys_of_their_own(tmp_path: Path) -> None:
+    cache = GraphCache(tmp_path, (), CompileOptions())
+    x, z = torch.ones(3), torch.complex(torch.ones(3), torch.ones(3))
+    keys = {cache.variant_key("", [0], [weight]) for weight in (x, torch._neg_view(x), z, z.conj())}
+    assert len(keys) == 4
+    assert cache.variant_key("", [0], [z.conj()]) == cache.variant_key("", [0], [z.conj().resolve_conj()])
