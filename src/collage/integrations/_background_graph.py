@@ -61,6 +61,11 @@ class BackgroundGraph(CompiledGraph):
         """True if another process is at work on it."""
         return self._is_asked
 
+    def unlock(self) -> None:
+        """Make the lock anew, and ask again: a fork lacks the thread that is at work on the graph."""
+        super().unlock()
+        self._is_asked = False
+
     def _run(self, arguments: Sequence[Any]) -> list[Any] | None:
         if self._failure is not None:
             raise self._failure

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -34,6 +35,7 @@ from collage.numerics.judge import Evidence, judge
 from collage.options import CompileOptions
 from collage.runtime import Executable
 from collage.runtime._tensors import as_numpy, as_torch
+from collage.system.forks import in_forks
 from collage.system.machine import this_machine
 
 if TYPE_CHECKING:
@@ -119,6 +121,7 @@ class CompiledGraph:
         self._frame = getattr(torch._guards.CompileContext.current_compile_id(), "frame_id", None)
         self._given = options, mode
         self._lock = threading.RLock()
+        _graphs.add(self)
         self._is_left = False
         self._said: set[str] = set()
         self._pure: PureGraph | None = None
@@ -128,6 +131,10 @@ class CompiledGraph:
         self._variants: dict[tuple[int, ...], Variant] = {}
         self._latest: Variant | None = None
         self._is_eager: dict[tuple[int, ...], bool] = {}  # By lengths alike: PyTorch won the race.
+
+    def unlock(self) -> None:
+        """Make the lock anew in a fork, which lacks the thread that may hold it."""
+        self._lock = threading.RLock()
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the graph.
@@ -431,6 +438,17 @@ class CompiledGraph:
         if reason not in self._said:
             self._said.add(reason)
             warnings.warn(f"collage leaves a graph to PyTorch: {reason}", RuntimeWarning, stacklevel=4)
+
+
+_graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
+
+
+def _unlock_all() -> None:
+    for graph in list(_graphs):
+        graph.unlock()
+
+
+in_forks(_unlock_all)
 
 
 def pure_graph(graph: torch.fx.GraphModule, arguments: Sequence[Any], known: GraphFacts | None = None) -> PureGraph:

@@ -272,6 +272,27 @@ def test_a_queue_that_ends_has_neither_thread_nor_folder() -> None:
     assert queue._thread is not None and not queue._thread.is_alive()
 
 
+def test_a_fork_neither_waits_for_a_thread_that_it_lacks_nor_believes_it_at_work() -> None:
+    graph = _background_graph.BackgroundGraph(torch.fx.symbolic_trace(torch.nn.ReLU()), OPTIONS, None)
+    graph._is_asked = True
+    is_held, is_over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with graph._lock:
+            is_held.set()
+            is_over.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert is_held.wait(60)
+    if not (child := os.fork()):
+        os._exit(0 if graph._lock.acquire(timeout=5) and not graph.is_being_compiled else 1)
+    is_over.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert graph.is_being_compiled
+
+
 def test_the_state_of_a_caller_is_taken_over() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         state = _background.CallerState.here()
