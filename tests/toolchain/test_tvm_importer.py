@@ -19,6 +19,8 @@ from collage.testing._toolchain_kernels import kernel as parsed_kernel
 from collage.toolchains import LoadOptions, Unsupported
 from collage.toolchains.tvm.toolchain import TvmToolchain
 
+tvm_importer = pytest.importorskip("collage.toolchains.tvm.importer")
+
 pytest.importorskip("tvm")
 
 TARGET = Target.parse("llvm")
@@ -563,6 +565,24 @@ def test_blocks_of_images_become_channels_and_blocks_again_at_any_lengths(mode: 
     toolchain = TvmToolchain()
     loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
     for shape in ((1, 8, 3, 6), (2, 4, 6, 3)):
+        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        (wanted,) = ReferenceEvaluator(ir.to_proto(model)).run(None, {"x": x})
+        np.testing.assert_array_equal(loaded([x])[0], wanted)
+
+
+def test_what_is_resized_twice_has_lengths_that_are_known_to_be_equal(tmp_path: Path) -> None:
+    attributes = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
+    body = (
+        f"u = Resize <{attributes}> (x, , by2) v = Resize <{attributes}> (u, , by2) w = Resize <{attributes}> (x, , by4) "
+        "y = Add (v, w)"
+    )
+    weights = {"by2": np.float32([1, 1, 2, 2]), "by4": np.float32([1, 1, 4, 4])}
+    model = parsed_kernel("k", f"(float[n,2,h,w] x) => (float[n,2,H,W] y) {{{body}}}", weights)
+    imported = tvm_importer.import_onnx(ir.to_proto(model))
+    assert "float" not in str(imported["main"].ret_ty.shape)
+    toolchain = TvmToolchain()
+    loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    for shape in ((1, 2, 3, 6), (3, 2, 1, 2)):
         x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
         (wanted,) = ReferenceEvaluator(ir.to_proto(model)).run(None, {"x": x})
         np.testing.assert_array_equal(loaded([x])[0], wanted)

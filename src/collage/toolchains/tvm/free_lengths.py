@@ -23,6 +23,7 @@ __all__ = [
     "has_lengths",
     "refuse_equal_lengths",
     "refuse_numbers",
+    "resized",
     "with_equal_lengths",
 ]
 
@@ -61,6 +62,19 @@ def with_equal_lengths(bb: Any, op_name: str, inputs: list[Any], attrs: Mapping[
         if not all(map(sym.Analyzer().can_prove_equal, shape, x.ty.shape.values)):
             given[place] = bb.match_cast(x, relax.TensorType(relax.ShapeExpr(shape), x.ty.dtype))
     return onnx_input(given)  # type: ignore[no-any-return]
+
+
+def resized(x: Any, call: Any, scales: Any) -> Any:
+    """Return a Resize of TVM's by known scales with whole lengths where these are whole. TVM computes them as floats."""
+    is_scaled = isinstance(scales, tvm.ir.GenericConst) and isinstance(call, relax.Call) and has_lengths(x)
+    if not is_scaled or len(call.args) < 2 or not isinstance(call.args[1], relax.ShapeExpr):
+        return call
+    sides, sizes = list(x.ty.shape.values)[2:], call.args[1].values
+    factors = scales.value.numpy().tolist()[2:]
+    if not len(sides) == len(sizes) == len(factors):
+        return call
+    whole = [n * int(k) if k == int(k) else size for n, k, size in zip(sides, factors, sizes, strict=True)]
+    return relax.Call(call.op, [call.args[0], relax.ShapeExpr(whole), *call.args[2:]], call.attrs, call.ty_args)
 
 
 def _demanded(op_name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[tuple[int, int, list[Any]]]:

@@ -65,6 +65,7 @@ from collage.toolchains.tvm.free_lengths import (
     has_lengths,
     refuse_equal_lengths,
     refuse_numbers,
+    resized,
     with_equal_lengths,
 )
 from collage.toolchains.tvm.indexed import (
@@ -198,6 +199,9 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             inputs, attrs = self._scaled_regions(inputs, attrs)
         if op_name in _BLOCKS:
             return self.bb.emit_te(_BLOCKS[op_name], inputs[0], attrs["blocksize"], attrs.get("mode", b"DCR") == b"DCR")
+        if op_name == "Resize":
+            made = super()._convert_operator(op_name, inputs, attrs, opset)
+            return resized(inputs[0], made, [*inputs, None, None][2])
         if op_name == "Slice":
             inputs = onnx_input([inputs[0], *map(_within_reach, inputs[1:3]), *inputs[3:]])
             return _kept_within(super()._convert_operator(op_name, inputs, attrs, opset))
