@@ -111,6 +111,14 @@ def test_a_save_that_fails_leaves_what_was_there(small: Executable, tmp_path: Pa
     assert_right(collage.load(path))
 
 
+@pytest.mark.parametrize("name", ["current.collage", "current.zip"])
+def test_a_link_gives_way_and_leaves_nothing_behind(small: Executable, tmp_path: Path, name: str) -> None:
+    first = small.save(tmp_path / f"first.{name}")
+    (tmp_path / name).symlink_to(first.name)
+    assert not small.save(tmp_path / name).is_symlink()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([first.name, name])
+
+
 def test_an_artefact_that_takes_the_place_of_a_loaded_one_is_not_mixed_with_it(
     small: Executable, build: Build, tmp_path: Path
 ) -> None:
