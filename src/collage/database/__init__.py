@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collage.database._engine import begin_writing, describe, open_engine
     from collage.database._facts import MACHINE, QUARANTINED, FactKind, QuarantinedBuild
     from collage.database._persistence import await_server, persistently
+    from collage.database._rows import clean_text
     from collage.database.database import Database
 else:
     __getattr__ = ImportedOnUse(
@@ -21,6 +22,7 @@ else:
             "collage.database._facts": "MACHINE QUARANTINED FactKind QuarantinedBuild",
             "collage.database.database": "Database",
             "collage.database._persistence": "await_server persistently",
+            "collage.database._rows": "clean_text",
             "collage.database._engine": "begin_writing describe open_engine",
         },
     )
@@ -34,6 +36,7 @@ __all__ = [
     "QuarantinedBuild",
     "await_server",
     "begin_writing",
+    "clean_text",
     "describe",
     "open_engine",
     "persistently",

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from collage._errors import UsageError
-from collage.database import begin_writing, describe, open_engine, persistently
+from collage.database import begin_writing, clean_text, describe, open_engine, persistently
 from collage.database.database import default_url, file_url, sqlite_file
 
 __all__ = ["STATES", "Task", "TaskStore", "absolute_url", "as_planned", "is_file", "replaced", "stale"]
@@ -24,7 +24,6 @@ _LOCK = 0x666C6565
 _BATCH = 500
 _MOST_ROWS = 200_000
 """Rows that are read at once. A fleet of ten thousand models has a fifth of it."""
-_MOST_TEXT = 2000
 _T = TypeVar("_T")
 
 _metadata = sa.MetaData()
@@ -201,7 +200,7 @@ class TaskStore:
     def _clearly(self) -> Iterator[None]:
         try:
             yield
-        except sa.exc.SQLAlchemyError as error:
+        except (sa.exc.SQLAlchemyError, UnicodeEncodeError) as error:  # Paths need not be text.
             cause = " ".join(str(error.__cause__ or error).split())[:500]
             raise UsageError(f"cannot use the tasks in the database {self._shown}: {cause}") from error
 
@@ -272,7 +271,7 @@ def _row(task: Task) -> dict[str, Any]:
         **{each.name: getattr(task, each.name) for each in fields(task)},
         "versions": json.dumps(dict(task.versions)),
     }
-    return {**row, "reason": task.reason[:_MOST_TEXT], "node": task.node[:_MOST_TEXT]}
+    return {**row, "reason": clean_text(task.reason), "node": clean_text(task.node)}
 
 
 def _task_of(row: Mapping[Any, Any]) -> Task:

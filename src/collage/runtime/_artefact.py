@@ -99,6 +99,8 @@ def write_files(path: Path, head: str, contents: Callable[[], bytes], files: Seq
             else:
                 _save_folder(files, new, path)
         finally:
+            if new.is_symlink():  # It was at the path, and was exchanged.
+                new.unlink()
             shutil.rmtree(new, ignore_errors=True)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -13,6 +15,9 @@ from collage.runtime._executor import Executor, Targets
 __all__ = ["ContextPool"]
 
 T = TypeVar("T")
+
+_LOOK_S = 1.0
+"""Time after which a run that waits looks if there may be another context."""
 
 
 class ContextPool:
@@ -31,11 +36,15 @@ class ContextPool:
         self._limit = limit
         self._growing = threading.Lock()
         self._free: SimpleQueue[Executor] = SimpleQueue()
-        self._made = 0
+        # An interrupt may come between taking a context and the ``try`` that gives it back. It is then gone, and not counted.
+        self._alive: weakref.WeakSet[Executor] = weakref.WeakSet()
         self._opens: threading.Event | None = None
         if not is_lazy:
-            self._free.put(make())
-            self._made = 1
+            self.fill_one()
+
+    @property
+    def _made(self) -> int:
+        return len(self._alive)
 
     @property
     def is_loaded(self) -> bool:
@@ -73,7 +82,11 @@ class ContextPool:
         try:
             return self._free.get_nowait()
         except Empty:
-            return self._another() or self._free.get()
+            pass
+        while (context := self._another()) is None:
+            with suppress(Empty):
+                return self._free.get(timeout=_LOOK_S)
+        return context
 
     def release(self, context: Executor) -> None:
         """Take a context back."""
@@ -111,7 +124,7 @@ class ContextPool:
             try:
                 if self._made < self._limit:
                     context = self._make()
-                    self._made += 1
+                    self._alive.add(context)
                     return context
             finally:
                 self._growing.release()

@@ -29,8 +29,9 @@ from collage.runtime._parallel import (
     missing_cores,
     shared_memory_steps,
 )
+from collage.runtime._pinned import PinnedFiles
 from collage.runtime._profile import Profile
-from collage.runtime._recipe import DeviceLayout, KernelRecord, Recipe
+from collage.runtime._recipe import WEIGHTS, DeviceLayout, KernelRecord, Recipe
 from collage.runtime._signature import Signature, as_maps, targets_of
 from collage.runtime._summary import html_table, one_line
 from collage.system.forks import keep_for_ever
@@ -119,7 +120,10 @@ class Executable:
         kernels = sum(len(kernel.compiled.leaves) for kernel in recipe.kernels)
         options = LoadOptions(threads, exclusive=kernels * limit == 1, streams=streams)
         available = toolchains or registry()
-        self._loader = partial(_Loader, recipe, workspace, available, options, self.notes, debug, branches)
+        self._pinned = PinnedFiles(workspace, (*recipe.files, WEIGHTS))
+        self._loader = partial(
+            _Loader, recipe, workspace, self._pinned, available, options, self.notes, debug, branches
+        )
         self._limit = limit
         self._contexts = new_pool(self._loader().executor, limit, is_lazy=is_lazy)
         restart_in_forks(self)
@@ -335,7 +339,10 @@ class Executable:
 
         Raises:
             UsageError: The path holds something other than an artefact, or cannot be written.
+            ArtefactError: This executable was loaded from a folder that another artefact has replaced.
         """
+        for one in (self, *self.specialised):
+            one._pinned.check()
         if not self.specialised:
             return save(self.recipe, self.workspace, Path(path), recipe_only=recipe_only)
         # Late: a process that only runs an artefact does not write one.
@@ -365,6 +372,7 @@ class _Loader:
         self,
         recipe: Recipe,
         workspace: Path,
+        pinned: PinnedFiles,
         toolchains: Registry,
         options: LoadOptions,
         notes: list[str],
@@ -373,6 +381,7 @@ class _Loader:
     ) -> None:
         self._recipe = recipe
         self._workspace = workspace
+        self._pinned = pinned
         self._toolchains = toolchains
         self._options = options if options.streams == 1 else replace(options, shared={})
         self._notes = notes
@@ -383,6 +392,11 @@ class _Loader:
     def executor(self) -> Executor:
         """Load every kernel again."""
         note_loading()
+        executor = self._executor()
+        self._pinned.check()
+        return executor
+
+    def _executor(self) -> Executor:
         recipe = self._recipe
         if recipe.devices is not None:
             return self._on_devices(recipe.devices)
@@ -448,7 +462,7 @@ class _Loader:
             # Late: it imports onnx_ir, which running compiled kernels does not need.
             from collage.runtime._sources import HostKernels
 
-            self._kernels = HostKernels(self._recipe, self._workspace, self._toolchains, self._notes)
+            self._kernels = HostKernels(self._recipe, self._workspace, self._pinned, self._toolchains, self._notes)
         return self._kernels
 
     def _checked(self, kernels: Sequence[Kernel]) -> Sequence[Kernel]:

@@ -19,6 +19,7 @@ from collage.runtime._manifest import verify_bytes
 from collage.runtime._model_check import ModelCheck
 from collage.runtime._open import open_artefact
 from collage.runtime._recipe import KernelRecord, Recipe
+from collage.store import shown
 from collage.system.scratch import make_scratch, remove_scratch
 from collage.target import Target
 from collage.toolchains import (
@@ -161,8 +162,10 @@ def _executable(
         if not isinstance(error, Exception):
             raise
         # Whatever a toolchain makes of an artefact that was made by somebody else, it does not load.
-        reason = " ".join(str(error).split())[:400].replace(str(folder), str(path)) or type(error).__name__
-        raise ArtefactError(reason if isinstance(error, ArtefactError) else f"cannot load {path}: {reason}") from error
+        reason = " ".join(str(error).split())[:400].replace(str(folder), shown(path)) or type(error).__name__
+        raise ArtefactError(
+            reason if isinstance(error, ArtefactError) else f"cannot load {shown(path)}: {reason}"
+        ) from error
     executable.notes += [
         *(f"rebuilt {name}: {reason}" for name, reason in reasons.items()),
         *(notes if threads is None else ()),

@@ -12,7 +12,6 @@ from pathlib import Path
 __all__ = ["page_out", "trim"]
 
 _MAPS = Path("/proc/self/maps")
-_MADV_DONTNEED = 4
 _MADV_PAGEOUT = 21
 
 
@@ -26,11 +25,10 @@ def page_out(folder: Path) -> None:
     if not _MAPS.exists():
         return
     libc = ctypes.CDLL(None)
-    for start, end, shared in _mappings(folder.resolve()):
-        # A shared mapping is the file and nothing else: this process forgets it, and it stays in the system's cache. A
-        # private one may hold what was written to it alone.
-        advice = _MADV_DONTNEED if shared else _MADV_PAGEOUT
-        libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), advice)
+    for start, end in _mappings(folder.resolve()):
+        # Another thread may have unmapped it by now, and use its place for memory of its own. So the advice must keep what
+        # was written there, as MADV_DONTNEED would not.
+        libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_PAGEOUT)
 
 
 def trim() -> None:
@@ -40,11 +38,11 @@ def trim() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _mappings(folder: Path) -> Iterator[tuple[int, int, bool]]:
+def _mappings(folder: Path) -> Iterator[tuple[int, int]]:
     prefix = f"{os.fspath(folder)}/"
     for line in _MAPS.read_text(errors="replace").splitlines():
         fields = line.split(maxsplit=5)
         # Code is left where it is: it will be needed.
         if len(fields) == 6 and fields[5].startswith(prefix) and "x" not in fields[1] and not fields[5].endswith(".so"):
             start, _, end = fields[0].partition("-")
-            yield int(start, 16), int(end, 16), "s" in fields[1]
+            yield int(start, 16), int(end, 16)

@@ -16,7 +16,7 @@ from collage.runtime._manifest import MANIFEST, verify
 from collage.runtime._pack import PACK, PackedPlan, materialise, read_pack, read_plans, verify_others
 from collage.runtime._signature import Port
 from collage.runtime._zip import unpack
-from collage.store import download, url_of
+from collage.store import download, shown, url_of
 from collage.system.scratch import make_scratch, remove_scratch, scratch
 from collage.toolchains import Registry, registry
 
@@ -73,7 +73,7 @@ def open_artefact(place: str | Path, toolchains: Registry | None = None) -> Open
         if (url := url_of(place)) is not None:
             found.fill(lambda new: download(url, new))
         if not found.folder.exists():
-            raise UsageError(f"{place} does not exist")
+            raise UsageError(f"{shown(place)} does not exist")
         if found.folder.is_file():
             found.fill(lambda new: unpack(found.folder, new))
         if _is_pack(found.folder):
@@ -82,8 +82,10 @@ def open_artefact(place: str | Path, toolchains: Registry | None = None) -> Open
         found.close()
         if isinstance(error, UsageError) or not isinstance(error, Exception):
             raise
-        reason = " ".join(str(error).split())[:400].replace(str(found.folder), str(place)) or type(error).__name__
-        raise ArtefactError(reason if isinstance(error, ArtefactError) else f"cannot open {place}: {reason}") from error
+        reason = " ".join(str(error).split())[:400].replace(str(found.folder), shown(place)) or type(error).__name__
+        raise ArtefactError(
+            reason if isinstance(error, ArtefactError) else f"cannot open {shown(place)}: {reason}"
+        ) from error
     return found
 
 
@@ -110,7 +112,7 @@ def unpacked(place: str | Path) -> Iterator[Path]:
             unpack(path, folder)
             path = folder
         if not any((path / head).is_file() for head in _HEADS):
-            raise ArtefactError(f"{place} is not an artefact: it has no {MANIFEST}")
+            raise ArtefactError(f"{shown(place)} is not an artefact: it has no {MANIFEST}")
         yield path
 
 
@@ -147,7 +149,7 @@ def plans_in(place: str | Path) -> tuple[bool, tuple[PackedPlan, ...]]:
         if _is_pack(source):
             return True, _plans_of(source, read)
         if not (source / MANIFEST).is_file():
-            raise ArtefactError(f"{place} is not an artefact: it has no {MANIFEST}")
+            raise ArtefactError(f"{shown(place)} is not an artefact: it has no {MANIFEST}")
         return False, (PackedPlan.read(source / MANIFEST),)
 
 
@@ -183,7 +185,7 @@ def _fetched(place: str | Path) -> Iterator[Path]:
         url = url_of(place)
         path = Path(place) if url is None else download(url, folder)
         if not path.exists():
-            raise UsageError(f"{place} does not exist")
+            raise UsageError(f"{shown(place)} does not exist")
         yield path
 
 

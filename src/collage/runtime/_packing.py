@@ -26,6 +26,7 @@ from collage.runtime._pack import (
     why_not_together,
 )
 from collage.runtime._recipe import Recipe
+from collage.store import shown
 from collage.system.scratch import scratch
 
 __all__ = ["pack", "unpack_plan", "verify_plans"]
@@ -79,7 +80,7 @@ def unpack_plan(artefact: str | Path, path: str | Path, machine: str) -> PackedP
     """
     with unpacked(artefact) as folder, scratch() as plain:
         if not (folder / PACK).is_file():
-            raise UsageError(f"{artefact} is not a pack, so there is nothing to unpack")
+            raise UsageError(f"{shown(artefact)} is not a pack, so there is nothing to unpack")
         plans = read_plans(folder, *read_pack(folder))
         found = [
             plan

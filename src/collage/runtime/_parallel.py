@@ -338,9 +338,12 @@ class _Run:
 
     def wait(self) -> None:
         """Wait for the last step that was begun: kernels must be at rest before they are called again."""
-        try:
-            self.done.wait()
-        except BaseException as interrupt:
-            self.error = self.error or interrupt
-            self.done.wait()
-            raise
+        interrupt: BaseException | None = None
+        while not self.done.is_set():
+            try:
+                self.done.wait()
+            except BaseException as error:  # People interrupt again what does not end at once.
+                interrupt = interrupt or error
+                self.error = self.error or interrupt
+        if interrupt is not None:
+            raise interrupt

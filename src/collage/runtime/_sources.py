@@ -15,6 +15,7 @@ from collage._errors import InputError, ToolchainError
 from collage.frontend import inline_functions
 from collage.graph import kernel_model, kernels_of
 from collage.runtime._bodies import compile_bodies, has_bodies
+from collage.runtime._pinned import PinnedFiles
 from collage.runtime._recipe import KernelRecord, Recipe
 from collage.system.scratch import scratch
 from collage.target import HOST_TARGET, Target
@@ -67,12 +68,16 @@ class HostKernels:
     Args:
         recipe: The recipe of the executable.
         workspace: Its folder.
+        pinned: The files in it.
         toolchains: The registry of its toolchains.
         notes: Takes a sentence for each kernel that the host replaced.
     """
 
-    def __init__(self, recipe: Recipe, workspace: Path, toolchains: Registry, notes: list[str]) -> None:
+    def __init__(
+        self, recipe: Recipe, workspace: Path, pinned: PinnedFiles, toolchains: Registry, notes: list[str]
+    ) -> None:
         self._recipe = recipe
+        self._pinned = pinned
         self._model_file = workspace / recipe.model_file
         self._toolchains = toolchains
         self._notes = notes
@@ -130,6 +135,7 @@ class HostKernels:
                 host = self._toolchains.for_target(HOST_TARGET)
                 compiled = compile_for(host, model, HOST_TARGET, folder)
                 kernel = load_for(host, compiled, HOST_TARGET, folder, LoadOptions(self._recipe.threads))
+                self._pinned.check()
                 self._kernels[record.name] = kernel, compiled
         return self._kernels[record.name]
 

@@ -22,7 +22,9 @@ _DRAFT = ".draft"
 """End of the names of files that are being written. A killed process leaves one behind."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
-_SECRET = re.compile(r"//[^/\s]*@")
+_LOGIN = re.compile(r"(//)[^/\s]*(@)")
+# It may sign the URL, or hold a token.
+_QUERY = re.compile(r"(://[^\s?]*\?)[^\s'\"]+()")
 _LOCAL = ("file", "local")
 
 # An object there is seen whole or not at all, so no draft is needed. Moving one would copy it.
@@ -42,9 +44,9 @@ def url_of(place: str | Path) -> str | None:
 
 
 def shown(place: str | Path) -> str:
-    """Return a place for messages: a URL with all of its slashes, and without a name or a password."""
+    """Return a place for messages: a URL with all of its slashes, and without a name, a password or a query."""
     url = url_of(place)
-    return str(place) if url is None else _SECRET.sub("//***@", url)
+    return str(place) if url is None else _without_secrets(url)
 
 
 @contextmanager
@@ -63,8 +65,14 @@ def telling(action: str, url: str) -> Iterator[None]:
     except Exception as error:  # Each file system has exceptions of its own.
         strerror = error.strerror if isinstance(error, OSError) else None
         # Clients name the URL as it was given.
-        reason = _SECRET.sub("//***@", " ".join(str(strerror or error).split()))[:300] or type(error).__name__
+        reason = _without_secrets(" ".join(str(strerror or error).split()))[:300] or type(error).__name__
         raise UsageError(f"cannot {action} {shown(url)}: {reason}") from error
+
+
+def _without_secrets(text: str) -> str:
+    for secret in (_LOGIN, _QUERY):
+        text = secret.sub(r"\1***\2", text)
+    return text
 
 
 class FileSystem:

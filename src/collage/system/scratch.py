@@ -74,7 +74,11 @@ def make_scratch() -> Path:
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(f"temporary files cannot be written: {reason}; set TMPDIR to a folder that can be") from error
-    descriptor = None if _fcntl is None else os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        descriptor = None if _fcntl is None else os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:  # This process has as many files open as it may.
+        folder.rmdir()
+        raise UsageError(f"temporary files cannot be written: {error.strerror}") from error
     _held[folder] = _Hold(os.getpid(), descriptor)
     if descriptor is not None:
         _lock(descriptor)

@@ -197,6 +197,7 @@ def test_a_cancelled_task_is_called_off_and_stays_cancelled(tmp_path: Path) -> N
         {"kind": "done", "artefact": ARTEFACT, "took_s": "long"},
         {"kind": "done", "artefact": ARTEFACT, "took_s": 10**400},
         {"kind": ["odd"]},
+        {"kind": "failed", "reason": "half of a character: \udc80, and none: \0", "host": "\udc80"},
         {},
         "no mapping",
         None.__class__,

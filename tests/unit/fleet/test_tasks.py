@@ -63,6 +63,14 @@ def test_rows_that_make_no_sense_are_read_as_far_as_they_do(tmp_path: Path, valu
             assert store.change(each, state="failed", tries=each.tries + 1).state == "failed"
 
 
+def test_texts_of_nodes_and_names_of_files_need_not_be_text(database_url: str) -> None:
+    with TaskStore(database_url) as store:
+        store.plan([task(1, state="failed", reason="\udc80\0", node="\udc80")])
+        assert [(each.reason, each.node) for each in store.all()] == [("?", "?")]
+        with pytest.raises(UsageError, match="cannot use the tasks"):
+            store.plan([replace(task(2), name="\udc80")])
+
+
 def test_a_task_that_was_cancelled_meanwhile_neither_waits_nor_runs_again(database_url: str) -> None:
     with TaskStore(database_url) as store:
         store.plan([task(1)])

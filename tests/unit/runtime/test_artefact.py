@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.runtime.conftest import assert_right
+from tests.unit.runtime.conftest import Build, assert_right
 
 import collage
-from collage._errors import ArtefactError, UsageError
+from collage._errors import ArtefactError, ToolchainError, UsageError
 from collage.runtime import Executable, verify
 from collage.runtime._artefact import check_destination
 
@@ -109,6 +109,34 @@ def test_a_save_that_fails_leaves_what_was_there(small: Executable, tmp_path: Pa
         kept.rename(lost)
     assert [entry.name for entry in tmp_path.iterdir()] == ["m.collage"]
     assert_right(collage.load(path))
+
+
+@pytest.mark.parametrize("name", ["current.collage", "current.zip"])
+def test_a_link_gives_way_and_leaves_nothing_behind(small: Executable, tmp_path: Path, name: str) -> None:
+    first = small.save(tmp_path / f"first.{name}")
+    (tmp_path / name).symlink_to(first.name)
+    assert not small.save(tmp_path / name).is_symlink()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([first.name, name])
+
+
+def test_an_artefact_that_takes_the_place_of_a_loaded_one_is_not_mixed_with_it(
+    small: Executable, build: Build, tmp_path: Path
+) -> None:
+    """Further contexts, first runs and the host read files late."""
+    path = small.save(tmp_path / "m.collage")
+    loaded, lazy = collage.load(path, contexts=2), collage.load(path, lazy=True)
+    build().save(path)
+    assert_right(loaded)
+    for late in (
+        loaded.warm_up,
+        lambda: lazy.run({"x": np.ones((1, 6), np.float32)}),
+        lambda: loaded.run({"x": np.ones((0, 6), np.float32)}),
+        lambda: loaded.save(tmp_path / "again.collage"),
+    ):
+        with pytest.raises((ArtefactError, ToolchainError), match="was replaced after it was loaded"):
+            late()
+    assert_right(loaded)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m.collage"]
 
 
 def test_artefacts_of_the_first_release_load() -> None:

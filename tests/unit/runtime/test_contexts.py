@@ -51,6 +51,20 @@ def test_as_many_runs_as_contexts_and_no_more(limit: int) -> None:
     assert len(made) == limit
 
 
+def test_a_context_that_an_interrupt_took_is_made_again() -> None:
+    """The run that was interrupted had taken it, and did not come to give it back."""
+    pool = ContextPool(lambda: Executor([], ["x"], ["x"]), 1)
+    pool.hold()
+    assert pool.run([1]) == [1]
+    held, results = pool.hold(), list[Any]()
+    waiting = threading.Thread(target=lambda: results.append(pool.run([2])))
+    waiting.start()
+    time.sleep(0.1)
+    del held
+    waiting.join(60)
+    assert results == [[2]]
+
+
 def test_a_run_that_raises_gives_its_context_back() -> None:
     class Broken(Executor):
         def run(self, values: Sequence[Any]) -> Sequence[Any]:

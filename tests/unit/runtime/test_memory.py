@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from collage.runtime import _memory
 from collage.runtime._memory import page_out, trim
 
 
@@ -34,6 +35,20 @@ def test_mapped_weights_are_let_go_and_come_back(tmp_path: Path, access: int) ->
     assert resident_kib(file) < size // 1024 / 2
     assert resident_kib(other) >= size // 1024
     assert [sum(view[:: mmap.PAGESIZE // 2 + 1]) for view in (mapped, untouched)] == sums
+
+
+def test_memory_in_the_place_of_a_mapping_that_is_gone_keeps_its_contents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other threads drop executables, and set memory aside, while the list of mappings is read."""
+    memory = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory[:] = b"\1" * len(memory)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    mapped = f"{start:x}-{start + len(memory):x} r--s 00000000 00:00 1 {tmp_path.resolve()}/weights.bin\n"
+    (tmp_path / "maps").write_text(mapped)
+    monkeypatch.setattr(_memory, "_MAPS", tmp_path / "maps")
+    page_out(tmp_path)
+    assert memory[:] == b"\1" * len(memory)
 
 
 def test_what_was_freed_goes_back_to_the_system() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -138,6 +139,33 @@ def test_an_error_ends_the_run_when_all_is_at_rest_and_the_next_run_is_right(dev
     assert not state["busy"]
     state["fail"] = False
     assert list(executor.run([2])) == [4]
+
+
+def test_a_run_that_is_interrupted_twice_ends_when_all_is_at_rest(devices: CoreSets) -> None:
+    interrupts: list[int] = []
+    at_rest: list[bool] = []
+
+    def interrupt(*_: object) -> None:
+        interrupts.append(1)
+        raise KeyboardInterrupt
+
+    def slow(x: int) -> int:
+        for count in (1, 2):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            while len(interrupts) < count:
+                time.sleep(0.001)
+        time.sleep(0.1)
+        at_rest.append(True)
+        return x + 1
+
+    executor = DeviceExecutor([step(ONE, "a", slow, ["x"], ["y"])], ["x"], ["y"], devices)
+    usual = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            executor.run([1])
+        assert at_rest == [True]
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def test_the_host_stands_in_for_a_kernel_that_fails(devices: CoreSets) -> None:

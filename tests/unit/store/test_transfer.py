@@ -45,11 +45,12 @@ def test_messages_hold_no_passwords() -> None:
     assert shown("ftp://me:secret@host/x") == "ftp://***@host/x"
     assert shown("s3://me:p@secret@host/x") == "s3://***@host/x"
     assert shown("s3://bucket/a@b") == "s3://bucket/a@b"
+    assert shown("https://host/m.zip?X-Amz-Signature=secret&a=b") == "https://host/m.zip?***"
     with (
-        pytest.raises(UsageError, match=r"no answer from http://\*\*\*@host/x, or http://host/a@b"),
+        pytest.raises(UsageError, match=r"no answer from 'http://\*\*\*@host/x\?\*\*\*', or http://host/a@b"),
         telling("read", "http://host/x"),
     ):
-        raise ValueError("no answer from http://me:secret@host/x, or http://host/a@b")
+        raise ValueError("no answer from 'http://me:secret@host/x?sig=secret', or http://host/a@b")
 
 
 @pytest.mark.parametrize("url", ["nothing://x/y", "postgresql://me:secret@host/x"])

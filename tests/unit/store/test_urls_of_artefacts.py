@@ -15,6 +15,7 @@ from collage._errors import ArtefactError, UsageError
 from collage.cli._app import _main
 from collage.integrations import InferenceSession
 from collage.runtime import Executable, check_destination, pack
+from collage.runtime._open import plans_in
 from collage.testing import executable_of
 
 
@@ -58,6 +59,19 @@ def test_a_changed_byte_at_a_url_is_found(small: Executable, url: str) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(UsageError, match="does not exist"):
         collage.load(f"{url}/gone.collage")
+
+
+def test_what_is_wrong_with_an_artefact_is_told_without_the_password_of_its_url(small: Executable) -> None:
+    place = f"memory://me:secret@{uuid.uuid4()}/m.zip"
+    small.save(place)
+    files = fsspec.filesystem("memory")
+    whole = files.cat_file(place)
+    for damaged in (b"no zip", whole.replace(b'"schema": 1', b'"schema": 2')):
+        files.pipe_file(place, damaged)
+        for read in (collage.load, plans_in):
+            with pytest.raises(ArtefactError) as caught:
+                read(place)
+            assert "secret" not in str(caught.value)
 
 
 def test_a_pack_is_a_zip_at_a_url(small: Executable, tmp_path: Path, url: str) -> None:

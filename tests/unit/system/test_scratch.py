@@ -114,3 +114,17 @@ def test_a_full_disk_is_said_with_the_way_out_and_other_errors_are_not_hidden(tm
     assert not folder.exists()
     with pytest.raises(FileNotFoundError), scratch() as folder:
         (folder / "none").read_bytes()
+
+
+def test_without_a_descriptor_for_the_lock_there_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    made = tmp_path / "made"
+    made.mkdir()
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: str(made))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(UsageError, match="temporary files cannot be written: Too many open files"):
+            make_scratch()
+    assert not any(tmp_path.iterdir())
