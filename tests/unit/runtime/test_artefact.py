@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from tests.unit.runtime.conftest import Build, assert_right
 
 import collage
 from collage._errors import ArtefactError, ToolchainError, UsageError
 from collage.runtime import Executable, verify
 from collage.runtime._artefact import check_destination
+from collage.testing import executable_of
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -137,6 +139,22 @@ def test_an_artefact_that_takes_the_place_of_a_loaded_one_is_not_mixed_with_it(
             late()
     assert_right(loaded)
     assert [entry.name for entry in tmp_path.iterdir()] == ["m.collage"]
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_native_code_that_takes_the_place_of_loaded_code_is_loaded_too(tmp_path: Path, is_kept: bool) -> None:
+    def saved(slope: float) -> Path:
+        node = helper.make_node("LeakyRelu", ["x"], ["y"], name="leaky", alpha=slope)
+        ports = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])] for name in "xy"]
+        graph = helper.make_graph([node], "leaky", *ports)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+        return executable_of(model, [([0], "tvm")]).save(tmp_path / "m.collage")
+
+    kept = []
+    for slope in (0.5, 0.25, 0.5):
+        loaded = collage.load(saved(slope))
+        assert loaded.run({"x": np.full(4, -1, np.float32)})["y"].tolist() == [-slope] * 4
+        kept += [loaded] if is_kept else []
 
 
 def test_artefacts_of_the_first_release_load() -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collage.system.libraries import path_to_load
 from collage.toolchains import Availability, Compiled, LoadOptions, PatternEntry, Support, Unsupported
 from collage.toolchains.sdk.model_files import check_options, elem_type, kernel_name, save_kernel
 from collage_cuda import cuda_support
@@ -114,7 +115,7 @@ class CutlassToolchain(cuda_support.CudaToolchain):
         check_options(target, _OPTIONS)
         device = cuda_support.cuda_device()
         linear = self._linear(ir.load(workspace / compiled.metadata["model"]).graph, target)
-        entry = ctypes.CDLL(str(workspace / compiled.metadata["library"])).collage_product
+        entry = ctypes.CDLL(path_to_load(workspace / compiled.metadata["library"])).collage_product
         entry.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 4, *[ctypes.c_int] * 3, ctypes.c_void_p]
         product = _Product(entry, linear, device, tilings(target.option("precision") == "tf32"))
         return cuda_support.CudaKernel(product, device)

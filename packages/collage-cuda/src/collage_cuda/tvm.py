@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collage.system.libraries import path_to_load
 from collage.toolchains import Availability, Compiled, CompileError, LoadOptions, TargetError, Unsupported
 from collage.toolchains.sdk.model_files import check_options, kernel_name, one_line
 from collage.toolchains.tvm.kernels import LEVELS, import_kernel, link, machine_facts
@@ -238,7 +239,7 @@ class Machine:
         self._torch = torch
         self._place = tvm.cuda(0)
         self._on_stream = tvm_ffi.use_raw_stream
-        self._machine = tvm.relax.VirtualMachine(tvm.runtime.load_module(str(library)), self._place)
+        self._machine = tvm.relax.VirtualMachine(tvm.runtime.load_module(path_to_load(library)), self._place)
         self._main = self._machine["main"]
         self._lent = frozenset(compiled.metadata["lent"])
         self._is_tuple = len(compiled.outputs) > 1

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from collage.system.libraries import path_to_load
 from collage.toolchains._contract import Availability
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command
 
@@ -66,7 +67,7 @@ def runtime() -> Any:
 
 def load_main(library: Path) -> Any:
     """Load a library that Relax compiled for the processor; return its entry function."""
-    machine = runtime().load_module(os.path.realpath(library))["vm_load_executable"]()
+    machine = runtime().load_module(path_to_load(library))["vm_load_executable"]()
     machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
     return machine["main"]
 

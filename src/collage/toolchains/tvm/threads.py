@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from collage._errors import CompileError
+from collage.system.libraries import path_to_load
 
 __all__ = ["Threads", "build_threads", "threads_in"]
 
@@ -94,7 +95,7 @@ class Threads:
 
     def drive(self, kernel: Path) -> None:
         """Have a loaded kernel library run its parallel loops on these threads. A library may have no such loop."""
-        loaded = ctypes.CDLL(os.path.realpath(kernel))
+        loaded = ctypes.CDLL(path_to_load(kernel))
         with contextlib.suppress(ValueError):
             ctypes.c_void_p.in_dll(loaded, _LAUNCH).value = self.launch
         # TVM's module keeps the library loaded. ctypes would keep it for ever.

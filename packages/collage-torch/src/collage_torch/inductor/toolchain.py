@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collage.system.libraries import path_to_load
 from collage.toolchains import (
     Availability,
     CollageError,
@@ -127,7 +128,7 @@ class InductorToolchain(ToolchainBase):
         check_options(target, _OPTIONS)
         threads = set_threads(target, options)
         torch = import_torch()
-        runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(workspace / compiled.metadata["library"]), 1)
+        runner = torch._C._aoti.AOTIModelContainerRunnerCpu(path_to_load(workspace / compiled.metadata["library"]), 1)
         # The library itself copies outputs that are constants of its own.
         return TorchKernel(lambda *inputs: runner.run(list(inputs)), compiled, threads)
 
