@@ -226,8 +226,7 @@ def _judge_numbers(
             gap = np.where(_is_same(actual, expected), 0.0, np.maximum(gap, 1.0))
         size = sizes_of(np.abs(expected.astype(wide, copy=False)), like)
         noise: Any = _last_bits(expected, usual) if is_float else 0.0
-        # Between two right numbers of a class lie wrong ones, so that integers have no noise.
-        for answer in answers if evidence is not None and is_float else ():
+        for answer in answers if evidence is not None else ():
             noise = np.fmax(noise, np.abs(answer.astype(wide, copy=False) - centre))
         limit = tolerance * size if is_float else 1.0 if expected.dtype.name in ("int8", "uint8") else 0.0
         within = (gap <= limit) & (gap < np.inf)
