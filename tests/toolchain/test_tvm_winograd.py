@@ -271,10 +271,14 @@ def test_only_plain_windows_of_3_with_known_weights_are_rewritten() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "stride"),
-    [(["n", 40, 20, 12], 1), ([2, 40, "h", 12], 1), (["n", 40, "h", "w"], 1), (["n", 40, "h", "w"], 2)],
+    ("shape", "stride", "threads"),
+    [
+        (["n", 40, 20, 12], 1, 1),
+        ([2, 40, "h", 12], 1, 2),
+        (["n", 40, "h", "w"], 1, 2),
+        (["n", 40, "h", "w"], 2, 2),
+    ],
 )
-@pytest.mark.parametrize("threads", [1, 2])
 def test_lengths_may_be_free(
     shape: list[Any], stride: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,9 +296,9 @@ def test_lengths_may_be_free(
     made = compile_for(toolchain, ir.serde.deserialize_model(model), TARGET, tmp_path)
     kernel = toolchain.load(made, TARGET, tmp_path, LoadOptions(2, exclusive=True))
     rng = np.random.default_rng(7)
-    for _ in range(8):
-        sizes = [size if isinstance(size, int) else int(rng.integers(1, 40)) for size in shape]
-        sizes[0] = min(sizes[0], 4)
+    for _ in range(5):
+        sizes = [size if isinstance(size, int) else int(rng.integers(1, 24)) for size in shape]
+        sizes[0] = min(sizes[0], 3)
         x = rng.standard_normal(sizes, dtype=np.float32)
         (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
         (actual,) = map(np.asarray, kernel([x]))

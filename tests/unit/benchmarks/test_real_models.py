@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks.real_models import MODELS, compiled, errors, fetched
+from benchmarks.real_models import MODELS, collage_json, errors, fetched
 
 from collage.numerics.judge import NOISE_FACTOR
 
@@ -26,7 +26,9 @@ def test_a_real_model_compiles_and_is_as_right_as_the_runtime_of_its_author(name
     except RuntimeError as error:
         pytest.skip(str(error))
     feeds = model.feeds()
-    artefact, report, failure = compiled(path, feeds, tmp_path, ["--time-budget", "60s", "--db", str(tmp_path / "db")])
+    artefact = tmp_path / "artefact.collage"
+    options = ["--time-budget", "60s", "--db", str(tmp_path / "db")]
+    report, failure = collage_json(["compile", str(path), "-o", str(artefact), *options], feeds, tmp_path)
     assert not failure
     assert report["numerics"]["ok"]
     ours, today = errors(path, artefact, feeds)

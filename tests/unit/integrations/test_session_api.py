@@ -233,8 +233,8 @@ def test_fixed_dimensions_are_compiled(model: onnx.ModelProto, tmp_path: Path, m
 def test_threads_of_an_artefact_are_those_of_the_options(artefact: Path) -> None:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    assert InferenceSession(artefact, options).executable._loader.args[3].threads == 1
-    assert InferenceSession(artefact).executable._loader.args[3].threads == 0
+    assert InferenceSession(artefact, options).executable._loader.args[4].threads == 1
+    assert InferenceSession(artefact).executable._loader.args[4].threads == 0
 
 
 def test_run_with_ort_values(ours: InferenceSession, theirs: ort.InferenceSession) -> None:

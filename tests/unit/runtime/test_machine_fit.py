@@ -82,7 +82,7 @@ def test_an_artefact_that_moves_into_a_small_container(
     on(monkeypatch, 16, 1.0)
     exe = collage.load(path)
     assert "kernels use 1 thread" in exe.notes[0]
-    assert exe._loader.args[3].threads == 1
+    assert exe._loader.args[4].threads == 1
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,7 @@ class _Loops:
             return tirx.if_then_else(there, self._data[sample, y, x, channel], tirx.FloatImm("float32", 0.0))
 
         # From rows that lie a free length apart, LLVM takes a minute to compile the loads of a transform.
-        patch = None if isinstance(conv.width, int) else self._tile()
+        patch = None if isinstance(conv.height, int) and isinstance(conv.width, int) else self._tile()
 
         def copy(first: Any, lanes: int) -> None:
             with build.serial(_i64(width)) as i, build.serial(_i64(width)) as j, build.vectorized(_i64(lanes)) as lane:
