@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collage.system.libraries import path_to_load
 from collage.toolchains import Availability, Compiled, LoadOptions, PatternEntry, Support, Unsupported
+from collage.toolchains.sdk.libraries import path_to_load
 from collage.toolchains.sdk.model_files import check_options, elem_type, kernel_name, save_kernel
 from collage_cuda import cuda_support
 from collage_cuda.cuda_library import try_on_zeros

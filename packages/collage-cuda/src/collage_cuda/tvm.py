@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collage.system.libraries import path_to_load
 from collage.toolchains import Availability, Compiled, CompileError, LoadOptions, TargetError, Unsupported
+from collage.toolchains.sdk.libraries import path_to_load
 from collage.toolchains.sdk.model_files import check_options, kernel_name, one_line
 from collage.toolchains.tvm.kernels import LEVELS, import_kernel, link, machine_facts
 from collage.toolchains.tvm.pipeline import noting_lent_outputs

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from collage.system.libraries import path_to_load
 from collage.toolchains._contract import Availability
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command
+from collage.toolchains.sdk.libraries import path_to_load
 
 __all__ = ["load_main", "loading_availability", "new_tensor", "runtime", "tvm_build"]
 

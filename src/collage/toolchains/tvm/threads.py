@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from collage._errors import CompileError
-from collage.system.libraries import path_to_load
+from collage.toolchains.sdk.libraries import path_to_load
 
 __all__ = ["Threads", "build_threads", "threads_in"]
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collage.system.libraries import path_to_load
 from collage.toolchains import (
     Availability,
     CollageError,
@@ -23,6 +22,7 @@ from collage.toolchains import (
     ToolchainBase,
     Unsupported,
 )
+from collage.toolchains.sdk.libraries import path_to_load
 from collage.toolchains.sdk.model_files import check_options, kernel_name, one_line, refuse_operators, save_kernel
 from collage_torch.inductor.compiler import caches_in, folder_for, hide_folders, quiet_compiler
 from collage_torch.kernel import (
