@@ -91,7 +91,7 @@ def test_several_callers_share_helpers(pool: Pool) -> None:
     wrong: list[Record] = []
 
     def call(threads: int) -> None:
-        for i in range(2000):
+        for i in range(1000):
             _, record = pool.run(threads, work_us=50 if i % 500 == 0 else 0)
             if not each_ran_once(record):
                 wrong.append(record)
@@ -145,7 +145,7 @@ def test_forks_while_other_threads_compute(pool: Pool) -> None:
         for _ in range(20):
             child = os.fork()
             if child == 0:
-                os._exit(0 if all(each_ran_once(pool.run(2)[1]) for _ in range(20)) else 1)
+                os._exit(0 if all(each_ran_once(pool.run(2)[1]) for _ in range(5)) else 1)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:
         done.set()
