@@ -38,7 +38,7 @@ def assert_all_end_well(processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 def test_eight_processes_read_and_write_at_once(database_url: str) -> None:
-    count = 120
+    count = 60
     assert_all_end_well([start("write", database_url, tuner, str(count)) for tuner in TUNERS])
     with Database(database_url) as database:
         assert database.complaints() is None
