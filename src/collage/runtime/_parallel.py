@@ -343,7 +343,9 @@ class _Run:
             try:
                 self.done.wait()
             except BaseException as error:  # People interrupt again what does not end at once.
-                interrupt = interrupt or error
+                # An event that is interrupted as its wait begins or ends fails to release its lock, and raises that instead.
+                is_of_event = isinstance(error, RuntimeError) and error.__context__ is not None
+                interrupt = interrupt or (error.__context__ if is_of_event else error)
                 self.error = self.error or interrupt
         if interrupt is not None:
             raise interrupt
