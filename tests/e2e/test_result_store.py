@@ -218,7 +218,7 @@ def _another_device(plan: dict[str, Any]) -> None:
 
 
 DAMAGES = (_drop_a_kernel, _another_target)
-"""What does not cover the graph, and what is not on the menu."""
+"""Plans that do not cover the graph, or name a target that is not on the menu."""
 MORE_DAMAGES = (_overlap, _another_graph, _no_target, _parts_outside, _another_device)
 
 

@@ -50,7 +50,7 @@ Outputs = Mapping[str, Any]
 LONGEST = 24
 """Steps of a sequence."""
 _WAIT_S = 40.0
-"""What a thread or a fork may take. A fork of a fork may take half of it."""
+"""Seconds that a thread or a fork may take. A fork of a fork may take half of them."""
 _ROUNDS = 3
 _UNALIGNED = 4
 _MOST_LIVING = 4
@@ -208,7 +208,7 @@ class Living:
 
 
 class World:
-    """What steps act on.
+    """The executables, inputs and kept outputs that steps act on.
 
     Args:
         made: The built model.

@@ -23,7 +23,7 @@ from tvm.tirx.script.builder import ir as build
 
 from collage.toolchains.tvm.winograd_transforms import Transforms, transforms
 
-__all__ = ["Blocking", "Convolution", "Length", "ceil_div", "packed_weight", "write_loops"]
+__all__ = ["Blocking", "Convolution", "Length", "packed_weight", "write_loops"]
 
 _APART = 16
 """Padding in elements between the parts of a buffer. Without it, parts of power-of-two length compete for few cache lines."""
