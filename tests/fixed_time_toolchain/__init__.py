@@ -2,6 +2,8 @@
 
 In a worker, which is where everything is measured, the clock that timings are read from stands still, but for what kernels
 declare. Nobody waits for them, either.
+
+This is a package of its own since a toolchain's revision is that of its package: each process would read all tests.
 """
 
 from __future__ import annotations
