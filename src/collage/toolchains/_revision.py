@@ -111,10 +111,20 @@ def _code(file: Path, changed_ns: int) -> tuple[str, frozenset[str]]:
     """The code of a file without docstrings, and the modules of packages with toolchains that it may import."""
     with _parsing:
         tree = ast.parse(file.read_bytes())
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             node.body = [one for one in node.body if not _is_text(one)]
     return ast.dump(tree), frozenset(_imported(tree))
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """A module and all its statements, without their expressions, which are most of a tree."""
+    open_: list[ast.AST] = [tree]
+    while open_:
+        node = open_.pop()
+        yield node
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            open_ += getattr(node, field, ())
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -127,7 +137,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if _is_shared(alias.name))
         elif isinstance(node, ast.ImportFrom) and node.module and _is_shared(node.module):
