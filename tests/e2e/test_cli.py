@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,11 +16,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from collage.cli import main
-from tests.e2e.conftest import MENU
 from tests.short_measurements import PROGRAM
 
 COLLAGE = str(Path(sys.executable).parent / "collage")
 ROOT = Path(__file__).parents[2]
+MENU = ("onnxruntime", "openvino")
 
 
 def run(
@@ -74,14 +75,17 @@ def test_compile_prints_tables(
     assert "nothing was measured: every timing was known" in done.stdout or " 0 measured" in done.stdout
 
 
-def test_run_reads_and_writes_files(artefact: tuple[Path, dict], tmp_path: Path) -> None:
+def test_run_reads_and_writes_files(
+    artefact: tuple[Path, dict], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     np.save(tmp_path / "x.npy", np.ones((1, 8, 50), np.float32))
-    done = run("run", artefact[0], "--input", f"x={tmp_path / 'x.npy'}", "--output-dir", tmp_path / "out", "--json")
+    words = ("--input", f"x={tmp_path / 'x.npy'}", "--output-dir", tmp_path / "out", "--json")
+    done = run_here(capsys, "run", artefact[0], *words)
     assert done.returncode == 0, done.stderr
     outputs = json.loads(done.stdout)["outputs"]
     assert [(o["name"], o["shape"]) for o in outputs] == [("y", [50, 1, 10]), ("last", [1, 1, 16])]
     assert np.load(outputs[0]["file"]).sum() == pytest.approx(50, rel=1e-5)
-    assert run("run", artefact[0]).returncode == 0
+    assert run_here(capsys, "run", artefact[0]).returncode == 0
 
 
 def test_bench_races_against_every_single_on_given_inputs(
@@ -123,13 +127,14 @@ def test_targets_names_all_and_what_can_be_used(capsys: pytest.CaptureFixture[st
 def test_env_and_inspect(mixed_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     env = json.loads(run_here(capsys, "env", "--json").stdout)
     assert env["machine"]["cores"] >= 1
-    found = json.loads(run_here(capsys, "inspect", mixed_model, "--coverage", "--json").stdout)
+    asked = ("inspect", mixed_model, "--coverage", "-t", "onnxruntime")
+    found = json.loads(run_here(capsys, *asked, "-t", "llvm", "--json").stdout)
     assert found["operators"]["GRU"] == 1
     rows = {row["target"]: row for row in found["coverage"]}
     assert rows["llvm -compiler=onnxruntime"]["whole_model"] and rows["llvm -compiler=onnxruntime"]["taken"] == 7
     # Nothing is built, and TVM finds out when it imports a kernel.
     assert rows["llvm"]["taken"] == 7
-    assert "nothing was built" in run_here(capsys, "inspect", mixed_model, "--coverage").stdout
+    assert "nothing was built" in run_here(capsys, *asked).stdout
 
 
 BAD = [
@@ -289,21 +294,12 @@ def test_tables_are_printed_by_terminals_that_know_only_ascii(tmp_path: Path) ->
     assert (done.returncode, done.stdout) == (0, b"1 ?s\n"), done.stderr
 
 
-def test_without_a_folder_for_temporary_files_there_is_one_sentence(mixed_model: Path, tmp_path: Path) -> None:
-    program = (
-        "import sys, tempfile; folder = sys.argv.pop(); tempfile._candidate_tempdir_list = lambda: [folder]; "
-        "from collage.cli import main; main(sys.argv[1:])"
-    )
-    words = [
-        "compile",
-        str(mixed_model),
-        "-o",
-        str(tmp_path / "o.collage"),
-        "-t",
-        "onnxruntime",
-        str(tmp_path / "none"),
-    ]
-    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+def test_without_a_folder_for_temporary_files_there_is_one_sentence(
+    mixed_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "none")])
+    done = run_here(capsys, "compile", mixed_model, "-o", tmp_path / "o.collage", "-t", "onnxruntime")
     assert done.returncode == 2, done.stderr
     assert_one_sentence(done.stderr, "set TMPDIR to a folder that can be")
 
