@@ -339,8 +339,8 @@ COMPILED = {
     ("names_twice", "proto"),
     ("weight_as_output", "ir"),
     ("bodies", "ir"),
-    ("bodies", "bytearray"),
-    ("bodies", "external"),
+    ("halves", "bytearray"),
+    ("shared_weight", "external"),
 }
 """Each form of a model, and each shape that needs something of its own; the other combinations are slow."""
 
@@ -442,7 +442,7 @@ def test_what_compiled_models_offer_changes_nothing(handed: Handed, tmp_path: Pa
 
 def test_the_backend_changes_nothing(handed: Handed) -> None:
     x = [handed(weights(4, 32))]
-    proto = handed(bodies())
+    proto = handed(typed_fields())
     backend.prepare(proto, "CPU", targets=handed(list(MENU))).run(handed(x))
 
 

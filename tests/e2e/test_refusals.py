@@ -14,6 +14,7 @@ from collage._errors import ModelError, NothingCanRun, WrongAnswer
 from collage.runtime import Executable
 from collage.testing import FakeToolchain
 from collage.toolchains import Availability, Registry, registry
+from tests.e2e.conftest import LENT
 
 HEADER = '<ir_version: 10, opset_import: ["": 20]>'
 CHAIN = "(float[2,4] x) => (float[2,4] y) { [neg] h = Neg(x) [relu] y = Relu(h) }"
@@ -41,7 +42,7 @@ def compiled(graph: str, folder: Path, *toolchains: FakeToolchain, **options: An
     told = collage.CompileOptions(db=str(folder / "t.sqlite"), finals=False, **options)
     model = onnx.parser.parse_model(f"{HEADER} g {graph}")
     names = [toolchain.name for toolchain in toolchains] or ["onnxruntime"]
-    return collage.compile(model, names, options=told, toolchains=given)
+    return collage.compile(model, names, options=told, toolchains=given, workers=LENT)
 
 
 def test_each_reason_and_remedy_is_said_once(tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_views_are_free_on_the_host_wherever_they_are_asked_for(tmp_path: Path) 
 def test_the_host_is_a_target_where_it_is_named(tmp_path: Path) -> None:
     options = collage.CompileOptions(db=str(tmp_path / "t.sqlite"), finals=False)
     model = onnx.parser.parse_model(f"{HEADER} g {CHAIN}")
-    executable = collage.compile(model, ["host"], options=options)
+    executable = collage.compile(model, ["host"], options=options, workers=LENT)
     assert {kernel.compiled.toolchain for kernel in executable.recipe.kernels} == {"host"}
 
 
