@@ -128,7 +128,7 @@ def force(path: Path, split: int, first: str, second: str) -> collage.Executable
     try:
         with (
             Database() as database,
-            measure_session(registry(), database, workspace, CompileOptions()) as session,
+            measure_session(registry(), database, workspace, CompileOptions(), workers=LENT) as session,
         ):
             model = place_weights(prepare(read_model(path)), workspace)
             problem = Problem.of(model, menu, registry(), CompileOptions())
