@@ -20,14 +20,18 @@ __all__ = [
     "DIVISIONS",
     "FAR",
     "OF_IMAGES",
+    "WINDOWS",
+    "counted",
     "has_lengths",
     "refuse_equal_lengths",
     "refuse_numbers",
     "resized",
     "with_equal_lengths",
+    "with_pads",
 ]
 
 CONVOLUTIONS = frozenset(("Conv", "ConvTranspose"))
+WINDOWS = frozenset(("AveragePool", "Conv", "LpPool", "MaxPool"))
 DIVISIONS = frozenset(("Div", "Mod"))
 OF_IMAGES = frozenset(("GroupNormalization", "InstanceNormalization"))
 """Normalisations over the channels of images."""
@@ -75,6 +79,37 @@ def resized(x: Any, call: Any, scales: Any) -> Any:
         return call
     whole = [n * int(k) if k == int(k) else size for n, k, size in zip(sides, factors, sizes, strict=True)]
     return relax.Call(call.op, [call.args[0], relax.ShapeExpr(whole), *call.args[2:]], call.attrs, call.ty_args)
+
+
+def with_pads(inputs: Sequence[Any], attrs: dict[str, Any]) -> dict[str, Any]:
+    """Return attributes of windows with padding in numbers, where it is the same for all lengths and TVM asks for known ones."""
+    x, mode = inputs[0], attrs.get("auto_pad", b"")
+    if mode not in (b"SAME_LOWER", b"SAME_UPPER") or not has_lengths(x):
+        return attrs
+    sides = list(x.ty.shape.values)[2:]
+    if all(isinstance(n, tirx.IntImm) for n in sides):
+        return attrs
+    kernel = attrs.get("kernel_shape") or [int(n) for n in inputs[1].ty.shape.values[2:]]
+    strides, dilations = (attrs.get(name) or [1] * len(sides) for name in ("strides", "dilations"))
+    if not all(sym.Analyzer().can_prove_equal(tirx.floormod(n, s), 0) for n, s in zip(sides, strides, strict=True)):
+        return attrs
+    total = [max((k - 1) * d + 1 - s, 0) for k, d, s in zip(kernel, dilations, strides, strict=True)]
+    less, more = [n // 2 for n in total], [n - n // 2 for n in total]
+    pads = [*less, *more] if mode == b"SAME_UPPER" else [*more, *less]
+    return {**{name: value for name, value in attrs.items() if name != "auto_pad"}, "pads": pads}
+
+
+def counted(inputs: Sequence[Any]) -> Any | None:
+    """Return a Range from 0 in steps of 1 up to a number that follows from lengths; None for others."""
+    first, end, step = inputs
+    are_usual = all(isinstance(x, tvm.ir.GenericConst) and x.value.numpy().size == 1 for x in (first, step))
+    if not are_usual or (first.value.numpy().item(), step.value.numpy().item()) != (0, 1) or not _is_number(end):
+        return None
+    count = end.value if isinstance(end, tirx.Cast) else end
+    if str(count.ty) != "int64":
+        return None
+    is_positive = _of_any_lengths(count).can_prove(count >= 0)
+    return relax.op.arange(0, count if is_positive else tirx.max(count, 0), 1, str(first.ty.dtype))
 
 
 def _demanded(op_name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[tuple[int, int, list[Any]]]:
@@ -145,11 +180,17 @@ def refuse_equal_lengths(x: Any, y: Any) -> None:
     if not any(isinstance(z, relax.ShapeExpr) for z in (x, y)):
         return
     for n, m in zip(*map(_numbers_of, (x, y)), strict=False):
-        analyzer = sym.Analyzer()
-        for length in tirx.analysis.undefined_vars(n - m):
-            analyzer.bind(length, tvm.ir.Range(0, FAR))
+        analyzer = _of_any_lengths(n - m)
         if not (analyzer.can_prove_equal(n, m) or analyzer.can_prove(tirx.NE(n, m))):
             raise Unsupported(f"tvm cannot decide if {n} and {m} are equal before lengths are known")
+
+
+def _of_any_lengths(number: Any) -> Any:
+    """Return an analyzer to which the lengths in a number are lengths, of which none is negative."""
+    analyzer = sym.Analyzer()
+    for length in tirx.analysis.undefined_vars(number):
+        analyzer.bind(length, tvm.ir.Range(0, FAR))
+    return analyzer
 
 
 def _numbers_of(shape: Any) -> Sequence[Any]:

@@ -62,11 +62,14 @@ from collage.toolchains.tvm.free_lengths import (
     DIVISIONS,
     FAR,
     OF_IMAGES,
+    WINDOWS,
+    counted,
     has_lengths,
     refuse_equal_lengths,
     refuse_numbers,
     resized,
     with_equal_lengths,
+    with_pads,
 )
 from collage.toolchains.tvm.indexed import (
     gathered,
@@ -115,6 +118,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         """Convert an operator, with its type: converters of later operators ask for ranks."""
         refuse_numbers(op_name, inputs)
         inputs = with_equal_lengths(self.bb, op_name, inputs, attrs)
+        if op_name in WINDOWS:
+            attrs = with_pads(inputs, attrs)
 
         def on_images(images: list[Any], changed: dict[str, Any]) -> Any:
             return self._convert_operator(op_name, images, changed, opset)
@@ -199,6 +204,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             inputs, attrs = self._scaled_regions(inputs, attrs)
         if op_name in _BLOCKS:
             return self.bb.emit_te(_BLOCKS[op_name], inputs[0], attrs["blocksize"], attrs.get("mode", b"DCR") == b"DCR")
+        if op_name == "Range" and (numbers := counted(inputs)) is not None:
+            return numbers
         if op_name == "Resize":
             made = super()._convert_operator(op_name, inputs, attrs, opset)
             return resized(inputs[0], made, [*inputs, None, None][2])

@@ -23,6 +23,7 @@ from collage.toolchains.sdk.openmp import quiet_threads
 from collage.toolchains.tvm.known_wrong import known_wrong, misread, refuse_types, summed_up
 from collage.toolchains.tvm.runtime_library import load_main, new_tensor, runtime, tvm_build
 from collage.toolchains.tvm.threads import build_threads, threads_in
+from collage.toolchains.tvm.whole_lengths import compute_lengths_in_64_bits
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -84,15 +85,20 @@ class MachineKernel:
         self._threads.drive(library)
         self._lent = compiled.metadata["lent"]
         self._may_sum_up_nothing = compiled.metadata.get("may_sum_up_nothing", False)
+        self._multiples = compiled.metadata.get("multiples", [])
+        self._shape = ffi.Shape
         self._is_tuple = len(compiled.outputs) > 1
         self._bound: list[tuple[Tensor, Any] | None] = [None] * len(compiled.inputs)
         self._staged: list[tuple[Tensor, Any] | None] = [None] * len(compiled.inputs)
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """Run the module."""
+        given = [self._tensor(i, x) for i, x in enumerate(inputs)]
+        if self._multiples:
+            given.append(self._counts(inputs))
         self._threads.use(self._count)
         try:
-            result = self._main(*[self._tensor(i, x) for i, x in enumerate(inputs)])
+            result = self._main(*given)
         finally:
             if not self._exclusive:
                 self._threads.rest()
@@ -100,6 +106,18 @@ class MachineKernel:
         for i in self._lent:
             outputs[i] = outputs[i].copy()
         return outputs
+
+    def _counts(self, inputs: Sequence[Tensor]) -> Any:
+        """Return how many times the sides of images are what they must be multiples of."""
+        counts = []
+        for i, axis, step in self._multiples:
+            count, rest = divmod(inputs[i].shape[axis], step)
+            if rest:
+                raise Unsupported(
+                    f"tvm's code takes lengths that are multiples of {step} (an input is {inputs[i].shape})"
+                )
+            counts.append(count)
+        return self._shape(counts)
 
     def _tensor(self, i: int, x: Tensor) -> Any:
         bound = self._bound[i]
@@ -163,16 +181,18 @@ def _tvm_alone() -> Any:
         del sys.modules["torch"]
 
 
-def machine_facts(graph: ir.Graph, lent: Sequence[int]) -> dict[str, Any]:
+def machine_facts(graph: ir.Graph, lent: Sequence[int], multiples: Sequence[Sequence[int]] = ()) -> dict[str, Any]:
     """Return the metadata of a kernel that ``MachineKernel`` needs.
 
     Args:
         graph: The graph of the kernel.
         lent: See ``build_library``.
+        multiples: See ``multiples_of``.
     """
     summed = [x for node in graph for x in summed_up(node)]
     is_open = any(x.shape is None or not all(isinstance(length, int) for length in x.shape) for x in summed)
-    return {"lent": lent, "may_sum_up_nothing": is_open}
+    facts = {"lent": lent, "may_sum_up_nothing": is_open}
+    return {**facts, "multiples": multiples} if multiples else facts
 
 
 def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] | None = None) -> Any:
@@ -197,6 +217,7 @@ def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] 
     from collage.toolchains.tvm.importer import import_onnx
 
     copy = copy_model(kernel)
+    compute_lengths_in_64_bits(copy.graph)
     _give_plain_names(copy.graph)
     proto = ir.to_proto(copy)
     load_external_data_for_model(proto, str(workspace))

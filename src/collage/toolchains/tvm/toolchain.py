@@ -75,20 +75,22 @@ class TvmToolchain(ToolchainBase):
         check_options(target, _OPTIONS)
         name = kernel_name(kernel)
         records = _records(kernel, target)
-        module = import_kernel(kernel, workspace)
+        module = import_kernel(kernel, workspace, _read)
         # By target, since a process that has loaded a library gets the same one again under the same name.
         options = "".join(f".{option}={value}" for option, value in target.options)
         library = workspace / f"{name}{options}.so"
         lent = build_library(module, target, library, records)
+        from collage.toolchains.tvm.multiples import multiples_of
+
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
-        facts = machine_facts(kernel.graph, lent)
+        facts = machine_facts(kernel.graph, lent, multiples_of(module))
         files = (library.name, add_threads(library))
         return Compiled(self.name, str(target), files, inputs, outputs, metadata=facts)
 
     def check_import(self, kernel: ir.Model, target: Target, workspace: Path) -> None:
         """Import a kernel into Relax and legalise it, which takes a tenth of the time of generating code."""
-        check_legal(import_kernel(kernel, workspace), target)
+        check_legal(import_kernel(kernel, workspace, _read), target)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Load the library into a virtual machine of Relax."""
@@ -109,6 +111,12 @@ class TvmToolchain(ToolchainBase):
         use_tvm_threads(load_threads(target, LoadOptions(session.threads)) or usable_cores())
         trials, seed = int(target.option("trials") or "1"), int(target.option("seed") or "0")
         return tune_all(tunable, tvm_target(target), trials, seed, session)
+
+
+def _read(proto: Any) -> Any:
+    from collage.toolchains.tvm.multiples import import_in_multiples
+
+    return import_in_multiples(proto)
 
 
 def _records(kernel: ir.Model, target: Target) -> Mapping[str, str]:
@@ -133,7 +141,7 @@ def _records(kernel: ir.Model, target: Target) -> Mapping[str, str]:
 
 def _tunable(kernel: ir.Model, target: Target, workspace: Path) -> Mapping[str, Any]:
     """The loop nests of a kernel that can be tuned, by name."""
-    module, goal = import_kernel(kernel, workspace), tvm_target(target)
+    module, goal = import_kernel(kernel, workspace, _read), tvm_target(target)
     from collage.toolchains.tvm.metaschedule import workloads
     from collage.toolchains.tvm.pipeline import front
 
