@@ -114,24 +114,26 @@ def over_three_dimensions(bb: Any, x: Any, weight: Any, bias: Any, windows: Wind
     return relax.op.permute_dims(apart, [0, 2, 1, 3, 4])
 
 
-def with_whole_vectors(weight: Any, bias: Any) -> tuple[Any, Any] | None:
+def with_whole_vectors(weight: Any, bias: Any, axis: int = 0) -> tuple[Any, Any] | None:
     """Return a weight and a bias padded with zero maps, so that maps fill vectors; None if that gains nothing.
 
     Args:
-        weight: The weight of a convolution in one group, which is known.
+        weight: The weight of a convolution in one group, or of a product, which is known.
         bias: The bias, or None. If it is unknown, None is returned.
+        axis: The weight's axis of maps.
     """
-    maps = int(weight.ty.shape.values[0])
+    maps = int(weight.ty.shape.values[axis])
     more = _whole(maps) - maps
     fill_half = divisor(maps, TILE_COLUMNS) is not None and more >= maps  # 4 or 8 maps: smaller vectors are as fast.
     if not more or fill_half or not (bias is None or isinstance(bias, tvm.ir.GenericConst)):
         return None
 
-    def padded(value: Any) -> Any:
+    def padded(value: Any, axis: int) -> Any:
         numbers = value.value.numpy()
-        return relax.const(np.pad(numbers, [(0, more), *[(0, 0)] * (numbers.ndim - 1)]), str(value.ty.dtype))
+        added = [(0, more * (i == axis)) for i in range(numbers.ndim)]
+        return relax.const(np.pad(numbers, added), str(value.ty.dtype))
 
-    return padded(weight), None if bias is None else padded(bias)
+    return padded(weight, axis), None if bias is None else padded(bias, 0)
 
 
 def has_columns_for_vectors(weight: Any, windows: Windows) -> bool:

@@ -192,6 +192,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
                     given = [inputs[0], *(value for value in whole if value is not None)]
                     y = self.bb.normalize(super()._convert_operator("Conv", onnx_input(given), attrs, opset))
                     return relax.op.strided_slice(y, [1], [0], [int(inputs[1].ty.shape.values[0])])
+        if op_name == "MatMul" and (product := self._product_of_whole_vectors(inputs)) is not None:
+            return product
         if op_name in _INDEXED and all(map(has_lengths, inputs)) and not _may_hold_lengths(op_name, inputs[0]):
             return _INDEXED[op_name](self.bb, inputs, attrs)
         if op_name == "Einsum":
@@ -232,6 +234,17 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return ordinary(self.bb, x, weight, bias, windows, convolve)
         extra = attrs.get("output_padding") or [0] * (x.ty.ndim - 2)
         return transposed(self.bb, x, weight, bias, windows, extra, convolve)
+
+    def _product_of_whole_vectors(self, inputs: list[Any]) -> Any | None:
+        """A product with a weight whose columns fill no vectors; None for others."""
+        x, weight = inputs
+        if not (is_known(weight) and weight.ty.ndim == 2 and _is_float(weight) and int(weight.ty.shape.values[1]) > 1):
+            return None
+        whole = with_whole_vectors(weight, None, axis=1)
+        if whole is None:
+            return None
+        y = self.bb.normalize(relax.op.matmul(x, whole[0]))
+        return relax.op.strided_slice(y, [y.ty.ndim - 1], [0], [int(weight.ty.shape.values[1])])
 
     def _divided(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         """A quotient or remainder of integers that is 0 where the divisor is, and wraps around where it is -1.

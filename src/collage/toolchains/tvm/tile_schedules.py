@@ -12,7 +12,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import s_tir, sym, tirx
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from tvm.s_tir.dlight.base import try_inline_contiguous_spatial
@@ -145,8 +145,8 @@ def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | No
     # Either way the tile is finished outside the array that it is added up in, which then can live in registers.
     last = epilogue.block_rv if epilogue is not None else sch.cache_write(block.block_rv, 0, "global")
     *batch, column = spatial
-    row = next((loop for loop in reversed(batch) if extent(sch, loop) > 1), None)
-    columns, rows, columns_first = _tile(extent(sch, column), extent(sch, row) if row else 0, place)
+    row = next((loop for loop in reversed(batch) if extent(sch, loop) != 1), None)
+    columns, rows, columns_first = _tile(extent(sch, column), _multiple(sch, row) if row else 0, place)
     column_outer, column_inner = sch.split(column, [None, columns])
     *inner, lanes = _in_vectors(sch, column_inner)
     if row is not None and rows:
@@ -160,9 +160,8 @@ def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | No
     for loop in inner:
         sch.unroll(loop)
     sch.vectorize(lanes)
-    sch.reverse_compute_at(last, tiles[-1])
+    sch.reverse_compute_at(last, parallel(sch, tiles, work))
     _vectorise_innermost(sch, last)
-    parallel(sch, tiles, work)
     init = sch.decompose_reduction(block.block_rv, reduced[0])
     sch.vectorize(sch.get_loops(init)[-1])
 
@@ -204,11 +203,29 @@ def _computes_anything_between(sch: s_tir.Schedule) -> bool:
 
 
 def parallel(sch: s_tir.Schedule, loops: Sequence[Any], work: int | None) -> Any:
-    """Fuse ``loops``, and share the result among threads if there is enough work or an unknown amount of it."""
-    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    """Share loops among threads if there is enough work or an unknown amount of it. Return the innermost loop.
+
+    Loops are fused, but of those of free length only one, which then comes first: TVM cannot divide by a free length and still
+    know where it is. So a tile that it could keep in registers lies in memory. The first loop goes through samples, of which
+    there is often one, so another one is shared if it can be.
+
+    Args:
+        sch: The schedule.
+        loops: Loops that follow each other from the outermost one, in the order of the axes.
+        work: The number of scalar operations, None if it is not known.
+    """
+    free = [loop for loop in loops if not extent(sch, loop)]
+    before, after = list[Any](), list[Any]()
+    if len(free) > 1:
+        place = 1 if free[0] is loops[0] else 0
+        before, after = free[:place], free[place + 1 :]
+    shared = [*free[len(before) : len(free) - len(after)], *(loop for loop in loops if loop not in free)]
+    if [*before, *shared, *after] != list(loops):
+        sch.reorder(*before, *shared, *after)
+    fused = sch.fuse(*shared) if len(shared) > 1 else shared[0]
     if work is None or work >= PARALLEL_WORK:
         sch.parallel(fused)
-    return fused
+    return after[-1] if after else fused
 
 
 def _tile(column_extent: int, row_extent: int, place: int) -> tuple[int, int | None, bool]:
@@ -240,6 +257,12 @@ def extent(sch: s_tir.Schedule, loop: Any) -> int:
     """Return the extent of ``loop``, 0 if it is not a constant."""
     extent = sch.get(loop).extent
     return int(extent) if isinstance(extent, tirx.IntImm) else 0
+
+
+def _multiple(sch: s_tir.Schedule, loop: Any) -> int:
+    """Return a number of which the extent of ``loop`` is a multiple: the extent if it is a constant, 1 if nothing is known."""
+    known = sym.Analyzer().modular_set(sch.get(loop).extent)
+    return extent(sch, loop) or (int(known.coeff) if not int(known.base) else 1)
 
 
 def product(sch: s_tir.Schedule, loops: Sequence[Any]) -> int | None:
