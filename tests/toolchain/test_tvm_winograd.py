@@ -23,11 +23,12 @@ from collage.toolchains.tvm.toolchain import TvmToolchain
 tvm = pytest.importorskip("tvm")
 
 from collage.toolchains.tvm import kernels, winograd  # noqa: E402
+from collage.toolchains.tvm.processor import Processor  # noqa: E402
 from collage.toolchains.tvm.winograd_loops import Convolution  # noqa: E402
 from collage.toolchains.tvm.winograd_transforms import POINTS, transforms  # noqa: E402
 
 TARGET = Target.parse("llvm")
-WIDE, NARROW = winograd.Processor(16, 32, 2), winograd.Processor(8, 16, 2)
+WIDE, NARROW = Processor(16, 32, 2), Processor(8, 16, 2)
 SAME = [1, 1, 1, 1]
 
 
@@ -97,13 +98,11 @@ def by_winograd(model: onnx.ModelProto, target: Target = TARGET) -> list[list[tu
     return [shapes for name, shapes in lowered(model, target) if "winograd" in name]
 
 
-def use_it_always(
-    monkeypatch: pytest.MonkeyPatch, outputs: int, shared: bool, processor: winograd.Processor = WIDE
-) -> None:
+def use_it_always(monkeypatch: pytest.MonkeyPatch, outputs: int, shared: bool, processor: Processor = WIDE) -> None:
     monkeypatch.setattr(winograd, "_OUTPUTS", (outputs,))
     monkeypatch.setattr(winograd, "_GAIN", 1e9)
     monkeypatch.setattr(winograd, "_FEW_TILES", 1 << 20 if shared else 0)
-    monkeypatch.setattr(winograd, "_processor_of", lambda target: processor)
+    monkeypatch.setattr(winograd, "processor_of", lambda target: processor)
 
 
 @pytest.mark.parametrize("outputs", POINTS)
@@ -126,7 +125,7 @@ def test_transformed_windows_and_inputs_are_multiplied_to_outputs_exactly(output
     ("outputs", "shared", "processor"), [(2, False, WIDE), (4, True, WIDE), (4, False, NARROW), (6, False, WIDE)]
 )
 def test_they_compute_what_onnx_says(
-    outputs: int, shared: bool, processor: winograd.Processor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    outputs: int, shared: bool, processor: Processor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Odd sizes and numbers of channels, padding on some sides, several samples, panels of 1 to 3 vectors, tiles left over."""
     use_it_always(monkeypatch, outputs, shared, processor)
@@ -238,7 +237,7 @@ def test_sizes_decide_how(channels: int, maps: int, size: int, outputs: int | No
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 @pytest.mark.parametrize("size", [20, 37, 64, 200])
 def test_blocks_keep_all_threads_busy_and_sums_in_registers(threads: int, size: int) -> None:
-    processor = winograd.Processor(16, 32, threads)
+    processor = Processor(16, 32, threads)
     found = winograd.blocking_of(Convolution(1, size, size, size, size, 96, 96, 1, 1), processor)
     assert found is not None
     assert found.rows * found.vectors + found.vectors + 1 <= processor.registers
@@ -283,7 +282,7 @@ def test_lengths_may_be_free(
     shape: list[Any], stride: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One kernel is right for any number of images and size, also where its lengths follow from those of the model."""
-    monkeypatch.setattr(winograd, "_processor_of", lambda target: replace(WIDE, threads=threads))
+    monkeypatch.setattr(winograd, "processor_of", lambda target: replace(WIDE, threads=threads))
     nodes = [
         conv("x", "w1", "a", pads=SAME, strides=[stride, stride]),
         conv("a", "w2", "b", "b2", pads=[0, 1, 2, 0]),

@@ -24,6 +24,7 @@ def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
     from tvm import relax
     from tvm.relax.backend import cpu_generic
 
+    from collage.toolchains.tvm.products import use_products
     from collage.toolchains.tvm.weight_layout import pack_weights, turn_weights
     from collage.toolchains.tvm.winograd import use_winograd
 
@@ -39,7 +40,7 @@ def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
             relax.transform.DecomposeOpsForInference(),
             turn_weights(),
             *cpu_generic.legalize_passes(target),
-            *([use_winograd(target)] if winograd else []),
+            *([use_winograd(target), use_products(target)] if winograd else []),
             pack_weights(),
         ]
     )

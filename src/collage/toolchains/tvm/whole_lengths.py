@@ -61,8 +61,8 @@ def _in_64_bits(graph: ir.Graph, node: ir.Node, wide: Mapping[Any, Any]) -> Sequ
     return [wide[x] if x in wide else _constant_in_64_bits(graph, x) for x in node.inputs]
 
 
-def _is_number(x: ir.Value) -> bool:
-    return x.shape is not None and len(x.shape) == 0
+def _is_number(x: ir.Value | None) -> bool:
+    return x is not None and x.shape is not None and len(x.shape) == 0
 
 
 def _constant_in_64_bits(graph: ir.Graph, x: Any) -> ir.Value:
@@ -72,6 +72,8 @@ def _constant_in_64_bits(graph: ir.Graph, x: Any) -> ir.Value:
     if name not in graph.initializers:
         tensor = ir.tensor(x.const_value.numpy().astype("int64"), name=name)
         graph.register_initializer(
-            ir.Value(name=name, shape=ir.Shape(tensor.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+            ir.Value(
+                name=name, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype), const_value=tensor
+            )
         )
     return graph.initializers[name]

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import ir, relax, s_tir, tirx
-from tvm.tirx.script.builder import ir as build
+from tvm import relax, tirx
 
 from collage.toolchains.tvm.convolutions import Windows
+from collage.toolchains.tvm.nests import Nest, Unlike, lengths_of, margins_of, numbers_of, read_nest, stored
+from collage.toolchains.tvm.processor import WIDE, Processor, processor_of
 from collage.toolchains.tvm.weight_layout import Calls, Packer, call_sites, is_weight
-from collage.toolchains.tvm.winograd_loops import Blocking, Convolution, Length, packed_weight, write_loops
+from collage.toolchains.tvm.winograd_loops import Blocking, Convolution, packed_weight, write_loops
 from collage.toolchains.tvm.winograd_transforms import TAPS
 
-__all__ = ["Processor", "blocking_of", "is_expected", "use_winograd"]
+__all__ = ["blocking_of", "is_expected", "use_winograd"]
 
 _OPT_LEVEL = 3
 _OUTPUTS = (2, 4)
@@ -46,28 +47,8 @@ _MOST_TILES = {True: 216, False: 56}
 """Tiles of a block, if transformed tiles are shared and if not."""
 _TRANSFORM_CYCLES = 450 / 36
 """Cycles to transform a tile to and fro, for a vector of channels and of maps, by element of the tile."""
-# A result of calls that is read several times is computed each time, so that twenty squares would be a million calls.
-_MOST_CALLS = 32
 _GAIN = 1.0
 """Winograd's algorithm is used if its expected time is below this share of the best time of plain loops."""
-
-
-@dataclass(frozen=True, slots=True)
-class Processor:
-    """The vectors of a processor.
-
-    Attributes:
-        lanes: Elements of single precision in a vector.
-        registers: Number of vector registers.
-        threads: Number of threads.
-    """
-
-    lanes: int
-    registers: int
-    threads: int
-
-
-_WIDE = Processor(lanes=16, registers=32, threads=2)
 
 
 def is_expected(x: Any, weight: Any, windows: Windows) -> bool:
@@ -82,13 +63,13 @@ def is_expected(x: Any, weight: Any, windows: Windows) -> bool:
     is_plain = windows.strides == windows.dilations == (1, 1) and windows.groups == 1 and sides == [TAPS, TAPS]
     if not is_plain or str(weight.ty.dtype) != "float32" or not isinstance(x.ty.shape, relax.ShapeExpr):
         return False
-    samples, _, height, width = _numbers(x.ty.shape.values)
+    samples, _, height, width = numbers_of(x.ty.shape.values)
     rows, columns = (
         length + before + after - (TAPS - 1)
         for length, before, after in zip((height, width), windows.begins, windows.ends, strict=True)
     )
     found = Convolution(samples, height, width, rows, columns, channels, maps, windows.begins[0], windows.begins[1])
-    return blocking_of(found, _WIDE) is not None
+    return blocking_of(found, WIDE) is not None
 
 
 def use_winograd(target: Any) -> Any:
@@ -98,7 +79,7 @@ def use_winograd(target: Any) -> Any:
     """
 
     def rewrite(module: Any, _: Any) -> Any:
-        processor = _processor_of(target)
+        processor = processor_of(target)
         if processor is None:
             return module
         sites = call_sites(module)
@@ -109,15 +90,6 @@ def use_winograd(target: Any) -> Any:
         return calls.rewritten(module)
 
     return tvm.transform.module_pass(rewrite, opt_level=_OPT_LEVEL, name="use_winograd")
-
-
-def _processor_of(target: Any) -> Processor | None:
-    threads = int(target.attrs.get("num-cores", 1))
-    if tvm.target.codegen.target_has_features("avx512f", target):
-        return Processor(16, 32, threads)
-    if tvm.target.codegen.target_has_features(["avx2", "fma"], target):
-        return Processor(8, 16, threads)
-    return None
 
 
 def blocking_of(convolution: Convolution, processor: Processor) -> Blocking | None:
@@ -197,181 +169,46 @@ def _rewritten(function: Any, sites: Sequence[Any], processor: Processor) -> tup
     if not all(len(call.args[1]) > 1 and is_weight(call.args[1][1]) for call in sites):
         return None
     try:
-        nest = _read(function)
-    except _Unlike:
+        nest = read_nest(function)
+        convolution = _convolution_of(nest, function.params[0], function.params[1])
+    except Unlike:
         return None
-    blocking = blocking_of(nest.convolution, processor)
+    blocking = blocking_of(convolution, processor)
     if blocking is None:
         return None
-    loops = write_loops(nest.convolution, blocking, list(function.params), "winograd", nest.epilogue)
+    loops = write_loops(convolution, blocking, list(function.params), "winograd", nest.epilogue)
     return loops, {1: functools.partial(packed_weight, blocking=blocking)}
 
 
-class _Unlike(Exception):
-    """Loops are not those of a convolution that the algorithm is for."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Nest:
-    """A convolution and the elementwise blocks after it.
-
-    Attributes:
-        convolution: The convolution.
-        made: Buffer of its output.
-        followers: Blocks that follow, in order.
-    """
-
-    convolution: Convolution
-    made: Any
-    followers: tuple[Any, ...]
-
-    def epilogue(self, value: Any, where: Sequence[Any]) -> Any:
-        """Return the expression that the blocks after the convolution compute from one of its outputs.
-
-        Results of calls, such as exponentials, become no variables: they will hold a ``Let``, and TVM's analyzer refuses that.
-        """
-        known = [(self.made, build.bind(value))]
-
-        def loaded(load: Any) -> Any:
-            return next((found for buffer, found in known if buffer.same_as(load.source)), load)
-
-        for block in self.followers:
-            places = [(each.var, place) for each, place in zip(block.iter_vars, where, strict=True)]
-
-            def placed(variable: Any, places: list[tuple[Any, Any]] = places) -> Any:
-                return next((place for own, place in places if own.same_as(variable)), variable)
-
-            made = tvm_ffi.structural_map(block.body.value, [(ir.TensorLoad, loaded), (ir.Var, placed)])
-            known.append((block.body.buffer, made if _all_of(made, ir.Call) else build.bind(made)))
-        return known[-1][1]
-
-
-def _read(function: Any) -> _Nest:
-    """Read the blocks of a function.
+def _convolution_of(nest: Nest, data: Any, weight: Any) -> Convolution:
+    """Return the convolution of a nest.
 
     Raises:
-        _Unlike: They are not the blocks of a convolution.
+        Unlike: It is none that the algorithm is for.
     """
-    data, weight, *_, output = function.params
-    blocks = list(_blocks_of(function.body))
-    padding = blocks.pop(0) if len(blocks) > 1 and blocks[0].init is None else None
-    convolution, *followers = blocks
-    padded = data if padding is None else _stored(padding).buffer
-    made = _convolved(convolution, padded, weight)
-    top, left = (0, 0) if padding is None else _margins(padding, data)
-    samples, height, width, channels = _lengths(data)
-    _, rows, columns, maps = _lengths(made)
-    last, calls = made, list[tuple[Any, int]]()
-    for block in followers:
-        last = _stored(block).buffer
-        calls.append((last, _number_of_calls(block.body.value, calls)))
-        if not _is_element_wise(block, made, [made, *(each.body.buffer for each in followers)]):
-            raise _Unlike
-    if not last.same_as(output) or any(number > _MOST_CALLS for _, number in calls):
-        raise _Unlike
+    padded = data if nest.padding is None else stored(nest.padding).buffer
+    made = _convolved(nest.anchor, padded, weight)
+    top, left = (0, 0) if nest.padding is None else margins_of(nest.padding, data)
+    samples, height, width, channels = lengths_of(data)
+    _, rows, columns, maps = lengths_of(made)
     if not isinstance(channels, int) or not isinstance(maps, int):
-        raise _Unlike
-    found = Convolution(samples, height, width, rows, columns, channels, maps, top, left)
-    return _Nest(found, made, tuple(followers))
-
-
-def _number_of_calls(value: Any, earlier: Sequence[tuple[Any, int]]) -> int:
-    """Return the number of calls of an expression in which earlier results stand as they are computed."""
-    loads = [load.source for load in _all_of(value, ir.TensorLoad)]
-    known = (number for source in loads for buffer, number in earlier if buffer.same_as(source))
-    return len(_all_of(value, ir.Call)) + sum(known)
-
-
-def _all_of(value: Any, kind: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(value, (kind, found.append))
-    return found
-
-
-def _blocks_of(body: Any) -> Iterator[Any]:
-    """Yield the blocks of a function whose loops follow each other.
-
-    Raises:
-        _Unlike: There is something else in it.
-    """
-    if not isinstance(body, s_tir.SBlockRealize):
-        raise _Unlike
-    nests = body.block.body
-    for nest in nests.seq if isinstance(nests, tirx.SeqStmt) else [nests]:
-        while isinstance(nest, tirx.For):
-            nest = nest.body
-        if not isinstance(nest, s_tir.SBlockRealize):
-            raise _Unlike
-        yield nest.block
-
-
-def _stored(block: Any) -> Any:
-    if not isinstance(block.body, tirx.BufferStore) or block.init is not None:
-        raise _Unlike
-    return block.body
+        raise Unlike
+    return Convolution(samples, height, width, rows, columns, channels, maps, top, left)
 
 
 def _convolved(block: Any, padded: Any, weight: Any) -> Any:
     """Return the output of a block that convolves with 3 x 3 windows at stride 1."""
     store = block.body
-    if not isinstance(store, tirx.BufferStore) or block.init is None or len(block.iter_vars) != 7:
-        raise _Unlike
+    if len(block.iter_vars) != 7:
+        raise Unlike
     sample, row, column, output, down, across, channel = (each.var for each in block.iter_vars)
     for buffer in (padded, weight, store.buffer):
-        if str(buffer.dtype) != "float32" or len(_lengths(buffer)) != 4:
-            raise _Unlike
-    if _lengths(weight)[:2] != [TAPS, TAPS] or _lengths(weight)[2] != _lengths(padded)[3]:
-        raise _Unlike
+        if str(buffer.dtype) != "float32" or len(lengths_of(buffer)) != 4:
+            raise Unlike
+    if lengths_of(weight)[:2] != [TAPS, TAPS] or lengths_of(weight)[2] != lengths_of(padded)[3]:
+        raise Unlike
     product = padded[sample, row + down, column + across, channel] * weight[down, across, channel, output]
     expected = store.buffer[sample, row, column, output] + product
     if not tvm_ffi.structural_equal(store.value, expected):
-        raise _Unlike
+        raise Unlike
     return store.buffer
-
-
-def _margins(block: Any, data: Any) -> tuple[int, int]:
-    """Return how many rows and columns of zeros a block adds before those of its input."""
-    value = _stored(block).value
-    loads: list[Any] = []
-    tvm_ffi.structural_walk(value, (ir.TensorLoad, loads.append))
-    if len(loads) != 1 or not loads[0].source.same_as(data) or not _is_zero_elsewhere(value):
-        raise _Unlike
-    analyzer = tvm.sym.Analyzer()
-    margins = [
-        analyzer.simplify(each.var - index) for each, index in zip(block.iter_vars, loads[0].indices, strict=True)
-    ]
-    if not all(isinstance(margin, tirx.IntImm) for margin in margins):
-        raise _Unlike
-    first, top, left, last = map(int, margins)
-    if first or last or min(top, left) < 0:
-        raise _Unlike
-    return top, left
-
-
-def _is_zero_elsewhere(value: Any) -> bool:
-    """Return True of a load, and of a load where a condition holds, and 0 where it does not."""
-    if isinstance(value, ir.TensorLoad):
-        return True
-    is_choice = isinstance(value, ir.Call) and isinstance(value.op, ir.Op) and value.op.name == "prim.if_then_else"
-    return is_choice and isinstance(value.args[2], tirx.FloatImm) and value.args[2].value == 0
-
-
-def _is_element_wise(block: Any, made: Any, own: Sequence[Any]) -> bool:
-    """Return True if a block is elementwise: it computes each element from the same element of earlier results."""
-    store = _stored(block)
-    variables = [each.var for each in block.iter_vars]
-    loads: list[Any] = []
-    tvm_ffi.structural_walk(store.value, (ir.TensorLoad, loads.append))
-    places = [store.indices, *(load.indices for load in loads if any(load.source.same_as(each) for each in own))]
-    same = all(
-        len(place) == len(variables) and all(map(lambda a, b: a.same_as(b), place, variables)) for place in places
-    )
-    return same and str(store.buffer.dtype) == "float32" and tvm_ffi.structural_equal(store.buffer.shape, made.shape)
-
-
-def _lengths(buffer: Any) -> list[Length]:
-    return _numbers(buffer.shape)
-
-
-def _numbers(shape: Iterable[Any]) -> list[Length]:
-    return [int(n) if isinstance(n, tirx.IntImm) else n for n in shape]

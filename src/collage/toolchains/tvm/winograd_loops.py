@@ -21,16 +21,13 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
+from collage.toolchains.tvm.nests import Length
 from collage.toolchains.tvm.winograd_transforms import Transforms, transforms
 
-__all__ = ["Blocking", "Convolution", "Length", "packed_weight", "write_loops"]
+__all__ = ["Blocking", "Convolution", "packed_weight", "write_loops"]
 
 _APART = 16
 """Padding in elements between the parts of a buffer. Without it, parts of power-of-two length compete for few cache lines."""
-
-
-Length = Any
-"""An integer, or an expression of lengths that a call of the loops has."""
 
 
 def ceil_div(length: Length, size: Length) -> Length:

@@ -1,0 +1,177 @@
+"""Loops of a sum of products and the elementwise operators after it, as TVM makes them: what rewrites them has to know them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+from tvm.tirx.script.builder import ir as build
+
+__all__ = ["Length", "Nest", "Unlike", "all_of", "lengths_of", "margins_of", "numbers_of", "read_nest", "stored"]
+
+_MOST_CALLS = 32
+"""A result of calls that is read several times is computed each time, so that twenty squares would be a million calls."""
+
+Length = Any
+"""An integer, or an expression of lengths that a call of the loops has."""
+
+
+class Unlike(Exception):
+    """Loops are not those that are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A sum of products and the elementwise blocks after it.
+
+    Attributes:
+        padding: The block before it, which pads its input; None if there is none.
+        anchor: The block of the sum.
+        followers: Blocks that follow, in order.
+    """
+
+    padding: Any
+    anchor: Any
+    followers: tuple[Any, ...]
+
+    def epilogue(self, value: Any, where: Sequence[Any]) -> Any:
+        """Return the expression that the blocks after the sum compute from one of its outputs.
+
+        Results of calls, such as exponentials, become no variables: they will hold a ``Let``, and TVM's analyzer refuses that.
+        """
+        known = [(self.anchor.body.buffer, build.bind(value))]
+
+        def loaded(load: Any) -> Any:
+            return next((found for buffer, found in known if buffer.same_as(load.source)), load)
+
+        for block in self.followers:
+            places = [(each.var, place) for each, place in zip(block.iter_vars, where, strict=True)]
+
+            def placed(variable: Any, places: list[tuple[Any, Any]] = places) -> Any:
+                return next((place for own, place in places if own.same_as(variable)), variable)
+
+            made = tvm_ffi.structural_map(block.body.value, [(ir.TensorLoad, loaded), (ir.Var, placed)])
+            known.append((block.body.buffer, made if all_of(made, ir.Call) else build.bind(made)))
+        return known[-1][1]
+
+
+def read_nest(function: Any) -> Nest:
+    """Read the blocks of a function.
+
+    Raises:
+        Unlike: They are not a sum of products, maybe padded before, and elementwise operators after it.
+    """
+    blocks = list(_blocks_of(function.body))
+    padding = blocks.pop(0) if len(blocks) > 1 and blocks[0].init is None else None
+    anchor, *followers = blocks
+    if not isinstance(anchor.body, tirx.BufferStore) or anchor.init is None:
+        raise Unlike
+    last = made = anchor.body.buffer
+    calls = list[tuple[Any, int]]()
+    for block in followers:
+        last = stored(block).buffer
+        calls.append((last, _number_of_calls(block.body.value, calls)))
+        if not _is_element_wise(block, made, [made, *(each.body.buffer for each in followers)]):
+            raise Unlike
+    if not last.same_as(function.params[-1]) or any(number > _MOST_CALLS for _, number in calls):
+        raise Unlike
+    return Nest(padding, anchor, tuple(followers))
+
+
+def _number_of_calls(value: Any, earlier: Sequence[tuple[Any, int]]) -> int:
+    """Return the number of calls of an expression in which earlier results stand as they are computed."""
+    loads = [load.source for load in all_of(value, ir.TensorLoad)]
+    known = (number for source in loads for buffer, number in earlier if buffer.same_as(source))
+    return len(all_of(value, ir.Call)) + sum(known)
+
+
+def all_of(value: Any, kind: Any) -> list[Any]:
+    """Return all parts of an expression of one kind."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(value, (kind, found.append))
+    return found
+
+
+def _blocks_of(body: Any) -> Iterator[Any]:
+    """Yield the blocks of a function whose loops follow each other.
+
+    Raises:
+        Unlike: There is something else in it.
+    """
+    if not isinstance(body, s_tir.SBlockRealize):
+        raise Unlike
+    nests = body.block.body
+    for nest in nests.seq if isinstance(nests, tirx.SeqStmt) else [nests]:
+        while isinstance(nest, tirx.For):
+            nest = nest.body
+        if not isinstance(nest, s_tir.SBlockRealize):
+            raise Unlike
+        yield nest.block
+
+
+def stored(block: Any) -> Any:
+    """Return the statement of a block that is nothing but a store.
+
+    Raises:
+        Unlike: It is something else.
+    """
+    if not isinstance(block.body, tirx.BufferStore) or block.init is not None:
+        raise Unlike
+    return block.body
+
+
+def _is_element_wise(block: Any, made: Any, own: Sequence[Any]) -> bool:
+    """Return True if a block is elementwise: it computes each element from the same element of earlier results."""
+    store = stored(block)
+    variables = [each.var for each in block.iter_vars]
+    loads: list[Any] = []
+    tvm_ffi.structural_walk(store.value, (ir.TensorLoad, loads.append))
+    places = [store.indices, *(load.indices for load in loads if any(load.source.same_as(each) for each in own))]
+    same = all(
+        len(place) == len(variables) and all(map(lambda a, b: a.same_as(b), place, variables)) for place in places
+    )
+    return same and str(store.buffer.dtype) == "float32" and tvm_ffi.structural_equal(store.buffer.shape, made.shape)
+
+
+def lengths_of(buffer: Any) -> list[Length]:
+    """Return the lengths of a buffer."""
+    return numbers_of(buffer.shape)
+
+
+def numbers_of(shape: Iterable[Any]) -> list[Length]:
+    """Return lengths, of which those that are known are integers."""
+    return [int(n) if isinstance(n, tirx.IntImm) else n for n in shape]
+
+
+def margins_of(block: Any, data: Any) -> tuple[int, int]:
+    """Return how many rows and columns of zeros a block adds before those of its input, which is an image with channels last.
+
+    Raises:
+        Unlike: It does something else.
+    """
+    value = stored(block).value
+    loads: list[Any] = []
+    tvm_ffi.structural_walk(value, (ir.TensorLoad, loads.append))
+    if len(loads) != 1 or not loads[0].source.same_as(data) or not _is_zero_elsewhere(value):
+        raise Unlike
+    analyzer = sym.Analyzer()
+    margins = [
+        analyzer.simplify(each.var - index) for each, index in zip(block.iter_vars, loads[0].indices, strict=True)
+    ]
+    if not all(isinstance(margin, tirx.IntImm) for margin in margins):
+        raise Unlike
+    first, top, left, last = map(int, margins)
+    if first or last or min(top, left) < 0:
+        raise Unlike
+    return top, left
+
+
+def _is_zero_elsewhere(value: Any) -> bool:
+    """Return True of a load, and of a load where a condition holds, and 0 where it does not."""
+    if isinstance(value, ir.TensorLoad):
+        return True
+    is_choice = isinstance(value, ir.Call) and isinstance(value.op, ir.Op) and value.op.name == "prim.if_then_else"
+    return is_choice and isinstance(value.args[2], tirx.FloatImm) and value.args[2].value == 0
