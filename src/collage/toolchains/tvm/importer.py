@@ -80,6 +80,7 @@ from collage.toolchains.tvm.indexed import (
 )
 from collage.toolchains.tvm.normalisations import is_of_images, normalised_images, reshaped, with_channels
 from collage.toolchains.tvm.one_length import Images
+from collage.toolchains.tvm.softmax_loops import is_in_parts, softmax
 from collage.toolchains.tvm.winograd import is_expected
 
 __all__ = ["KernelImporter", "import_onnx"]
@@ -152,6 +153,11 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
                 return self.bb.emit_te(
                     lambda x: _extreme(x, axes, keepdims, reduce), inputs[0], primfunc_name_hint=op_name.lower()
                 )
+        if op_name in _SOFTMAXES and has_lengths(inputs[0]) and is_in_parts(inputs[0]):
+            # Before operator set 13 the axes from `axis` on were one row, and 1 was the default.
+            axis = attrs.get("axis", -1 if opset >= _ALONG_ONE_AXIS else 1)
+            if axis % inputs[0].ty.ndim == inputs[0].ty.ndim - 1:
+                return softmax(self.bb, inputs[0], op_name == "LogSoftmax")
         if op_name in _POSITIONS:
             length = relax.ShapeExpr([inputs[0].ty.shape.values[attrs.get("axis", 0)]])
             y = self.bb.normalize(super()._convert_operator(op_name, inputs, attrs, opset))
@@ -305,6 +311,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
 
 
 _NORMALISATIONS = frozenset(("LayerNormalization", "RMSNormalization"))
+_SOFTMAXES = frozenset(("LogSoftmax", "Softmax"))
+_ALONG_ONE_AXIS = 13
 _TWO_LENGTHS, _THREE_LENGTHS = 4, 5
 
 _HIGHEST_EXPONENT = 8

@@ -1,0 +1,154 @@
+"""Products of a free number of rows, and softmax of rows that fill no vectors, in loops written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from collage.target import Target
+from collage.toolchains import Kernel, LoadOptions, compile_for
+from collage.toolchains.tvm.toolchain import TvmToolchain
+
+tvm = pytest.importorskip("tvm")
+
+from collage.toolchains.tvm import products  # noqa: E402
+from collage.toolchains.tvm.processor import Processor  # noqa: E402
+
+TARGET = Target.parse("llvm")
+
+
+def model_of(nodes: Sequence[onnx.NodeProto], shape: Sequence[Any], opset: int = 17, **weights: Any) -> onnx.ModelProto:
+    random = np.random.default_rng(0)
+    constants = [
+        numpy_helper.from_array(random.standard_normal(each).astype(np.float32), name) for name, each in weights.items()
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "kernel",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)],
+        constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    return onnx.shape_inference.infer_shapes(model, strict_mode=True)
+
+
+def loaded(model: onnx.ModelProto, folder: Path) -> Kernel:
+    toolchain = TvmToolchain()
+    made = compile_for(toolchain, ir.serde.deserialize_model(model), TARGET, folder)
+    return toolchain.load(made, TARGET, folder, LoadOptions(2, exclusive=True))
+
+
+def check(model: onnx.ModelProto, kernel: Kernel, *arrays: np.ndarray) -> None:
+    reference = onnxruntime.InferenceSession(model.SerializeToString())
+    for x in arrays:
+        for _ in range(2):  # The second time memory holds what the first one left.
+            (expected,) = reference.run(None, {"x": x})
+            actual = np.asarray(next(iter(kernel([x]))))
+            assert actual.shape == expected.shape
+            size = np.abs(expected[np.isfinite(expected)]).max(initial=1e-30)
+            np.testing.assert_allclose(actual, expected, atol=1e-5 * size, rtol=1e-5)
+
+
+def random_arrays(shape: Sequence[Any], *lengths: Sequence[int]) -> list[np.ndarray]:
+    made = []
+    for each in lengths:
+        free = iter(each)
+        sizes = [n if isinstance(n, int) else next(free) for n in shape]
+        made.append(np.random.default_rng(sum(sizes)).standard_normal(sizes).astype(np.float32))
+    return made
+
+
+def names_of(model: onnx.ModelProto) -> list[str]:
+    """Return the names of the loops that a model becomes."""
+    from collage.toolchains.tvm.importer import import_onnx
+    from collage.toolchains.tvm.kernels import context, tvm_target
+    from collage.toolchains.tvm.pipeline import front
+
+    goal = tvm_target(TARGET)
+    with goal, context(TARGET):
+        module = front(goal, channels_last=True)(import_onnx(model))
+    return [name.name_hint for name, function in module.functions_items() if isinstance(function, tvm.tirx.PrimFunc)]
+
+
+_CONVOLUTIONS = [
+    helper.make_node("Conv", ["x", "w1", "b1"], ["a"]),
+    helper.make_node("Erf", ["a"], ["e"]),
+    helper.make_node("Mul", ["a", "e"], ["g"]),
+    helper.make_node("Conv", ["g", "w2"], ["c"]),
+    helper.make_node("Add", ["c", "x"], ["y"]),
+]
+
+
+@pytest.mark.parametrize("processor", [Processor(16, 32, 2), Processor(8, 16, 2)])
+def test_pointwise_convolutions_of_any_number_of_pixels(
+    processor: Processor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiles of every number of vectors, more pixels than a task has, fewer than a tile, with what follows."""
+    monkeypatch.setattr(products, "processor_of", lambda target: processor)
+    monkeypatch.setattr(products, "_BLOCK_BYTES", 1 << 12)
+    shape = ["n", 48, "h", "w"]
+    model = model_of(_CONVOLUTIONS, shape, w1=(80, 48, 1, 1), b1=(80,), w2=(48, 80, 1, 1))
+    assert sum(name.endswith("_rows") for name in names_of(model)) == 2
+    check(model, loaded(model, tmp_path), *random_arrays(shape, (1, 1, 1), (3, 2, 5), (1, 13, 11), (2, 7, 1)))
+
+
+@pytest.mark.parametrize("shape", [["m", 24], [2, "m", 24], ["b", 3, "m", 24]])
+def test_layers_of_any_number_of_rows(shape: Sequence[Any], tmp_path: Path) -> None:
+    """The second matrix has columns that fill no vectors: it is padded, and left to a schedule."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("MatMul", ["r", "w2"], ["y"]),
+    ]
+    model = model_of(nodes, shape, w1=(24, 64), b=(64,), w2=(64, 21))
+    assert sum(name.endswith("_rows") for name in names_of(model)) == 1
+    free = sum(isinstance(n, str) for n in shape)
+    check(model, loaded(model, tmp_path), *random_arrays(shape, *[[n] * free for n in (1, 5, 14, 33)]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "nodes"),
+    [
+        ([4, 48], [helper.make_node("MatMul", ["x", "w"], ["y"])]),
+        (["n", 48, "h", 8], [helper.make_node("Conv", ["x", "windows"], ["y"], strides=[2, 2])]),
+        (["n", 48, "h", 8], [helper.make_node("Conv", ["x", "windows"], ["y"], pads=[0, 1, 0, 1])]),
+    ],
+)
+def test_other_products_keep_their_loops(shape: Sequence[Any], nodes: Sequence[onnx.NodeProto]) -> None:
+    model = model_of(nodes, shape, **({"w": (48, 64)} if len(shape) == 2 else {"windows": (64, 48, 1, 1)}))
+    assert not any(name.endswith("_rows") for name in names_of(model))
+
+
+@pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])
+def test_rows_of_any_length_are_added_up_in_parts(operator: str, tmp_path: Path) -> None:
+    shape = [2, "m", "n"]
+    model = model_of([helper.make_node(operator, ["x"], ["y"], axis=-1)], shape)
+    arrays = random_arrays(shape, (1, 1), (3, 15), (2, 16), (1, 17), (2, 130))
+    # What is masked, a row of nothing else, and numbers of which all exponentials but one are 0.
+    arrays[3][0, 0, ::2], arrays[3][1, 0, 3] = -np.inf, 1000
+    arrays[1][0, 1] = -np.inf
+    check(model, loaded(model, tmp_path), *arrays)
+
+
+def test_long_rows_keep_their_digits(tmp_path: Path) -> None:
+    """One element after the other, the sum of 18,710 numbers has a wrong fourth digit."""
+    model = model_of([helper.make_node("Softmax", ["x"], ["y"], axis=-1)], [1, 18710])
+    x = 1e-3 * np.random.default_rng(0).standard_normal((1, 18710)).astype(np.float32)
+    (actual,) = map(np.asarray, loaded(model, tmp_path)([x]))
+    exact = np.exp(x.astype(np.float64) - x.max())
+    np.testing.assert_allclose(actual, exact / exact.sum(), rtol=2e-6)
+
+
+def test_before_operator_set_13_several_axes_are_one_row(tmp_path: Path) -> None:
+    model = model_of([helper.make_node("Softmax", ["x"], ["y"])], ["n", 3, 25], opset=11)
+    check(model, loaded(model, tmp_path), *random_arrays(["n", 3, 25], (2,)))
