@@ -29,7 +29,7 @@ ROWS = {
     "any_rows": "(float[N,320] x) => (float[N,320] y) {y = LayerNormalization (x, scale, scale)}",
     "largest": "(float[40,320] x) => (float[40,1] y) {y = ReduceMax (x, last)}",
     "one": "(float[1,4096] x) => (float[1,4096] y) {y = LogSoftmax (x)}",
-    "odd": "(float[400,97] x) => (float[400,97] y) {y = Softmax (x)}",
+    "odd": "(float[400,97] x) => (float[400,1] y) {y = ReduceSum (x, last)}",
 }
 OTHERS = {
     "product": "(float[40,96] x) => (float[40,160] y) {y = MatMul (x, w)}",

@@ -23,7 +23,7 @@ from collage.toolchains.tvm.toolchain import TvmToolchain
 tvm = pytest.importorskip("tvm")
 
 from collage.toolchains.tvm import kernels, winograd  # noqa: E402
-from collage.toolchains.tvm.processor import Processor  # noqa: E402
+from collage.toolchains.tvm.processor import Processor, processor_of  # noqa: E402
 from collage.toolchains.tvm.winograd_loops import Convolution  # noqa: E402
 from collage.toolchains.tvm.winograd_transforms import POINTS, transforms  # noqa: E402
 
@@ -328,8 +328,8 @@ def test_tuning_leaves_them_as_they_are(tmp_path: Path) -> None:
 
 def test_processors_with_shorter_vectors_get_smaller_blocks() -> None:
     narrow = tvm.target.Target({"kind": "llvm", "mcpu": "haswell", "num-cores": 2})
-    assert winograd._processor_of(narrow) == NARROW
+    assert processor_of(narrow) == NARROW
     found = winograd.blocking_of(Convolution(1, 64, 64, 64, 64, 64, 64, 1, 1), NARROW)
     assert found is not None and found.lanes == 8 and found.rows * 2 + 2 + 1 <= 16
     plain = tvm.target.Target({"kind": "llvm", "mcpu": "nehalem", "num-cores": 2})
-    assert winograd._processor_of(plain) is None
+    assert processor_of(plain) is None
