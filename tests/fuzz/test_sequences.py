@@ -15,7 +15,9 @@ import pytest
 from collage.testing import executable_of
 from tests.fuzz.draft import Sample
 from tests.fuzz.references import Case
-from tests.fuzz.sequences import STEPS, Made, draw, played, script_of
+from tests.fuzz.sequence_steps import STEPS
+from tests.fuzz.sequence_world import Made
+from tests.fuzz.sequences import draw, played, script_of
 from tests.fuzz.shrink import shrunk
 from tests.fuzz.test_fuzz import command
 

@@ -103,7 +103,7 @@ def test_pointwise_convolutions_of_any_number_of_pixels(
 
 @pytest.mark.parametrize("shape", [["m", 24], [2, "m", 24], ["b", 3, "m", 24]])
 def test_layers_of_any_number_of_rows(shape: Sequence[Any], tmp_path: Path) -> None:
-    """The second matrix has columns that fill no vectors: it is padded, and left to a schedule."""
+    """The second matrix has columns that fill no vectors."""
     nodes = [
         helper.make_node("MatMul", ["x", "w1"], ["p"]),
         helper.make_node("Add", ["p", "b"], ["a"]),
@@ -111,22 +111,42 @@ def test_layers_of_any_number_of_rows(shape: Sequence[Any], tmp_path: Path) -> N
         helper.make_node("MatMul", ["r", "w2"], ["y"]),
     ]
     model = model_of(nodes, shape, w1=(24, 64), b=(64,), w2=(64, 21))
-    assert sum(name.endswith("_rows") for name in names_of(model)) == 1
+    assert sum(name.endswith("_rows") for name in names_of(model)) == 2
     free = sum(isinstance(n, str) for n in shape)
     check(model, loaded(model, tmp_path), *random_arrays(shape, *[[n] * free for n in (1, 5, 14, 33)]))
 
 
 @pytest.mark.parametrize(
-    ("shape", "nodes"),
+    ("window", "more"),
     [
-        ([4, 48], [helper.make_node("MatMul", ["x", "w"], ["y"])]),
-        (["n", 48, "h", 8], [helper.make_node("Conv", ["x", "windows"], ["y"], strides=[2, 2])]),
-        (["n", 48, "h", 8], [helper.make_node("Conv", ["x", "windows"], ["y"], pads=[0, 1, 0, 1])]),
+        ((3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ((2, 5), {"strides": [1, 3], "pads": [0, 2, 1, 0]}),
+        ((3, 2), {"dilations": [2, 3]}),
+        ((1, 1), {"strides": [2, 2]}),
+        ((1, 1), {"pads": [0, 1, 0, 1]}),
     ],
 )
-def test_other_products_keep_their_loops(shape: Sequence[Any], nodes: Sequence[onnx.NodeProto]) -> None:
-    model = model_of(nodes, shape, **({"w": (48, 64)} if len(shape) == 2 else {"windows": (64, 48, 1, 1)}))
-    assert not any(name.endswith("_rows") for name in names_of(model))
+def test_windows_of_any_form(window: tuple[int, int], more: dict[str, Any], tmp_path: Path) -> None:
+    """To 20 maps, which fill a vector and a quarter."""
+    shape = ["n", 5, "h", "w"]
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["a"], **more), helper.make_node("Relu", ["a"], ["y"])]
+    model = model_of(nodes, shape, w=(20, 5, *window), b=(20,))
+    assert any(name.endswith("_rows") for name in names_of(model))
+    check(model, loaded(model, tmp_path), *random_arrays(shape, (1, 5, 6), (2, 17, 9), (1, 8, 31)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight", "nodes"),
+    [
+        ([4, 48], (48, 64), [helper.make_node("MatMul", ["x", "w"], ["y"])]),
+        (["m", 48], (48, 3), [helper.make_node("MatMul", ["x", "w"], ["y"])]),
+        (["n", 48, "h", 8], (48, 1, 3, 3), [helper.make_node("Conv", ["x", "w"], ["y"], group=48)]),
+    ],
+)
+def test_other_products_keep_their_loops(
+    shape: Sequence[Any], weight: tuple[int, ...], nodes: Sequence[onnx.NodeProto]
+) -> None:
+    assert not any(name.endswith("_rows") for name in names_of(model_of(nodes, shape, w=weight)))
 
 
 @pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])

@@ -80,6 +80,7 @@ from collage.toolchains.tvm.indexed import (
 )
 from collage.toolchains.tvm.normalisations import is_of_images, normalised_images, reshaped, with_channels
 from collage.toolchains.tvm.one_length import Images
+from collage.toolchains.tvm.products import are_expected
 from collage.toolchains.tvm.softmax_loops import is_in_parts, softmax
 from collage.toolchains.tvm.winograd import is_expected
 
@@ -192,7 +193,9 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             if op_name == "Conv" and inputs[0].ty.ndim == _TWO_LENGTHS and attrs.get("group", 1) == 1:
                 if windows is not None and has_columns_for_vectors(inputs[1], windows):
                     return self._convolved(op_name, inputs, windows, attrs, opset)
-                as_they_are = windows is not None and is_expected(inputs[0], inputs[1], windows)
+                as_they_are = windows is not None and (
+                    are_expected(inputs[0]) or is_expected(inputs[0], inputs[1], windows)
+                )
                 whole = None if as_they_are else with_whole_vectors(inputs[1], [*inputs, None][2])
                 if whole is not None:
                     given = [inputs[0], *(value for value in whole if value is not None)]
@@ -244,7 +247,9 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
     def _product_of_whole_vectors(self, inputs: list[Any]) -> Any | None:
         """A product with a weight whose columns fill no vectors; None for others."""
         x, weight = inputs
-        if not (is_known(weight) and weight.ty.ndim == 2 and _is_float(weight) and int(weight.ty.shape.values[1]) > 1):
+        if are_expected(x) or not (
+            is_known(weight) and weight.ty.ndim == 2 and _is_float(weight) and int(weight.ty.shape.values[1]) > 1
+        ):
             return None
         whole = with_whole_vectors(weight, None, axis=1)
         if whole is None:

@@ -1,7 +1,8 @@
-"""Products with a constant matrix whose number of rows is free: pointwise convolutions, channels last, and layers of networks.
+"""Products with a constant matrix whose number of rows is free: convolutions, channels last, and layers of networks.
 
 A pass over fused loops that are not scheduled yet. A tile of sums in registers needs several rows, and a schedule of TVM's splits
-rows only into parts of equal size. Here the last tile of all begins with rows that are there, and repeats the last one.
+rows only into parts of equal size. Here the last tile of all begins with rows that are there, and repeats the last one. A row of
+a convolution is a pixel, whose elements are those of its window.
 """
 
 from __future__ import annotations
@@ -9,25 +10,26 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import ir, relax, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
-from collage.toolchains.tvm.nests import Length, Nest, Unlike, lengths_of, margins_of, read_nest, stored
+from collage.toolchains.tvm.nests import Length, Nest, Unlike, all_of, lengths_of, margins_of, read_nest, stored
 from collage.toolchains.tvm.processor import Processor, processor_of
 from collage.toolchains.tvm.weight_layout import Calls, Packer, call_sites, is_weight
 
-__all__ = ["use_products"]
+__all__ = ["are_expected", "use_products"]
 
 _OPT_LEVEL = 3
 _MOST_VECTORS = 4
 _MOST_ROWS = 14
+_FEW_COLUMNS = 4
 _BLOCK_BYTES = 1 << 17
 """Rows of this size stay in a second-level cache while all columns are computed."""
 
@@ -38,7 +40,12 @@ class _Product:
 
     Attributes:
         lengths: The lengths of the rows' axes.
-        depth: Elements of a row.
+        padded: The lengths of the axes that rows are read from, without that of their elements.
+        margins: Rows and columns of zeros before those of the input; None if nothing is added around it.
+        windows: Sizes of a window of each pixel; none for plain rows.
+        strides: Pixels between windows.
+        dilations: Pixels between those of a window.
+        depth: Elements of a row, or of a pixel.
         columns: Columns of the matrix.
         vectors: Vectors of columns in a tile.
         rows: Rows of a tile.
@@ -46,6 +53,11 @@ class _Product:
     """
 
     lengths: Sequence[Length]
+    padded: Sequence[Length]
+    margins: tuple[int, int] | None
+    windows: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
     depth: int
     columns: int
     vectors: int
@@ -61,6 +73,17 @@ class _Product:
     def groups(self) -> int:
         """Return the number of tiles below each other that one task computes."""
         return max(1, _BLOCK_BYTES // (4 * self.depth * self.rows))
+
+    @property
+    def panels(self) -> int:
+        """Return the number of tiles beside each other."""
+        return math.ceil(self.columns / self.panel)
+
+
+def are_expected(x: Any) -> bool:
+    """Return True if products of a tensor in single precision with weights have own loops on a processor with wide vectors."""
+    is_free = isinstance(x.ty.shape, relax.ShapeExpr) and not all(isinstance(n, tirx.IntImm) for n in x.ty.shape.values)
+    return is_free and str(x.ty.dtype) == "float32"
 
 
 def use_products(target: Any) -> Any:
@@ -100,45 +123,62 @@ def _product_of(nest: Nest, data: Any, weight: Any, processor: Processor) -> _Pr
         Unlike: It is none, or its rows are as many as a schedule can be made for.
     """
     store = nest.anchor.body
-    *lengths, depth = lengths_of(data)
-    *taps, _, columns = lengths_of(weight)
-    spatial, reduced = (
-        [each.var for each in nest.anchor.iter_vars if int(each.iter_type) == kind]
-        for kind in (int(tirx.IterVar.DataPar), int(tirx.IterVar.CommReduce))
-    )
-    padded = _copied(nest, data)
-    is_plain = isinstance(depth, int) and isinstance(columns, int) and set(taps) <= {1}
-    are_floats = all(str(x.dtype) == "float32" for x in (data, weight, store.buffer))
-    if not (is_plain and are_floats and len(reduced) == len(taps) + 1):
+    source = data if nest.padding is None else stored(nest.padding).buffer
+    *padded, depth = lengths_of(source)
+    *windows, _, columns = lengths_of(weight)
+    *lengths, _ = lengths_of(store.buffer)
+    if any(str(x.dtype) != "float32" for x in (data, weight, store.buffer)):
         raise Unlike
-    *rows, column = spatial
-    windows, place = reduced[:-1], list(rows)
-    for axis, window in enumerate(windows, 1):
-        place[axis] = place[axis] + window
-    expected = store.buffer[*spatial] + padded[*place, reduced[-1]] * weight[*windows, reduced[-1], column]
-    if len(rows) != len(lengths) or not tvm_ffi.structural_equal(store.value, expected):
+    if not all(isinstance(n, int) for n in (depth, columns, *windows)) or all(isinstance(n, int) for n in lengths):
         raise Unlike
-    if all(isinstance(length, int) for length in lengths) or columns % processor.lanes:
-        raise Unlike
+    if not windows and columns < _FEW_COLUMNS:
+        raise Unlike  # A sum along a row is one of vectors.
+    strides, dilations = _steps(nest.anchor, source, weight, len(windows))
+    margins = None if nest.padding is None else margins_of(nest.padding, data)
+    if margins == (0, 0) and tvm_ffi.structural_equal(source.shape, data.shape):
+        margins = None  # TVM copies where it would pad.
+    if {*windows, *strides} <= {1}:
+        windows, strides, dilations = [], (), ()
+    whole = math.ceil(columns / processor.lanes)
     vectors = max(
-        (n for n in range(1, _MOST_VECTORS + 1) if columns // processor.lanes % n == 0),
+        (n for n in range(1, _MOST_VECTORS + 1) if whole % n == 0),
         key=lambda n: _rows(processor, n) * n / (_rows(processor, n) + n),
     )
-    return _Product(lengths, depth, columns, vectors, _rows(processor, vectors), processor.lanes)
+    return _Product(
+        *(lengths, padded, margins, tuple(windows), strides, dilations, depth, columns, vectors),
+        _rows(processor, vectors),
+        processor.lanes,
+    )
 
 
-def _copied(nest: Nest, data: Any) -> Any:
-    """Return the buffer that a sum reads: the input, or a copy of it, which TVM makes where it would pad it.
+def _steps(block: Any, source: Any, weight: Any, windows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return strides and dilations of a block that multiplies windows, or rows, with a weight, and adds up.
 
     Raises:
-        Unlike: The input is padded.
+        Unlike: It computes something else.
     """
-    if nest.padding is None:
-        return data
-    padded = stored(nest.padding).buffer
-    if margins_of(nest.padding, data) != (0, 0) or not tvm_ffi.structural_equal(padded.shape, data.shape):
+    spatial, reduced = (
+        [each.var for each in block.iter_vars if int(each.iter_type) == kind]
+        for kind in (int(tirx.IterVar.DataPar), int(tirx.IterVar.CommReduce))
+    )
+    loads = [load for load in all_of(block.body.value, ir.TensorLoad) if load.source.same_as(source)]
+    if len(loads) != 1 or len(reduced) != windows + 1 or len(loads[0].indices) != len(spatial):
         raise Unlike
-    return padded
+    *rows, column = spatial
+    *places, element = loads[0].indices
+    product = source[*loads[0].indices] * weight[*reduced, column]
+    if not tvm_ffi.structural_equal(block.body.value, block.body.buffer[*spatial] + product):
+        raise Unlike
+    steps = []
+    for axis, (place, row) in enumerate(zip(places, rows, strict=True)):
+        within = reduced[axis - 1 : axis] if axis <= windows else []
+        steps.append([int(n) for n in tvm.sym.detect_linear_equation(place, [row, *within])])
+    if not element.same_as(reduced[-1]) or any(base for *_, base in steps):
+        raise Unlike
+    if steps[0] != [1, 0] or not (windows or all(step == [1, 0] for step in steps)):
+        raise Unlike
+    pixels = steps[1:] if windows else []
+    return tuple(step[0] for step in pixels), tuple(step[1] for step in pixels)
 
 
 def _rows(processor: Processor, vectors: int) -> int:
@@ -147,71 +187,150 @@ def _rows(processor: Processor, vectors: int) -> int:
 
 
 def _packed(weight: np.ndarray, product: _Product) -> np.ndarray:
-    """Return a weight [..., C, K] as [panels, C, columns of a panel]."""
-    parts = weight.reshape(product.depth, product.columns // product.panel, product.panel)
+    """Return a weight [..., C, K] as [panels, elements of a window, columns of a panel], with columns of zeros in the last."""
+    matrix = weight.reshape(-1, product.columns)
+    matrix = np.pad(matrix, [(0, 0), (0, product.panels * product.panel - product.columns)])
+    parts = matrix.reshape(-1, product.panels, product.panel)
     return np.ascontiguousarray(parts.transpose(1, 0, 2))
 
 
 def _write(product: _Product, function: Any, nest: Nest) -> Any:
     """Return a scheduled function of a product and the operators after it."""
     data, _, *others, output = function.params
-    panels = product.columns // product.panel
     with IRBuilder() as builder, build.prim_func(s_tir=True, private=True):
         build.func_name("rows")
         build.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         build.arg("data", data)
-        shape = [_i64(n) for n in (panels, product.depth, product.panel)]
+        shape = [_i64(n) for n in (product.panels, math.prod(product.windows) * product.depth, product.panel)]
         weight = build.arg("weight", build.buffer(shape, "float32", layout=None))
         for i, other in enumerate(others):
             build.arg(f"other_{i}", other)
         build.arg("output", output)
-        count = build.bind(math.prod(product.lengths))
-        flat = build.decl_buffer((count * product.depth,), "float32", data=data.data, layout=None)
-        size = product.groups * product.rows
-        tasks = (count + (size - 1)) // size * panels
-        with build.parallel(_i64(tasks)) as task:
-            first, panel = build.bind(task // panels * size), build.bind(task % panels)
-            left = build.bind(tirx.min(_i64(size), count - first))
-            with build.serial((left + (product.rows - 1)) // product.rows) as group:
-                row = build.bind(first + group * product.rows)
-                sums = _multiply(product, flat, weight, row, panel, count)
-                _finish(product, sums, row, panel, count, output, nest.epilogue)
+        _Loops(product, data, weight, output, nest.epilogue).write()
     return builder.get()
 
 
-def _multiply(product: _Product, data: Any, weight: Any, row: Any, panel: Any, count: Any) -> Any:
-    """Add up a tile in registers, and return a buffer with the sums of its rows."""
-    places = [build.bind(tirx.min(row + i, count - 1) * product.depth) for i in range(product.rows)]
-    shape = (_i64(product.panel),)
-    sums = [build.alloc_buffer(shape, "float32", scope="local", layout=None) for _ in places]
-    kept = build.alloc_buffer((_i64(product.rows), _i64(product.panel)), "float32", layout=None)
+class _Loops:
+    """Writes the loops of one product into the function that is being built."""
 
-    def each(do: Callable[[int, Any, Any], None]) -> None:
-        for i, total in enumerate(sums):
-            for vector in range(product.vectors):
-                with build.vectorized(_i64(product.lanes)) as lane:
-                    do(i, total, vector * product.lanes + lane)
+    def __init__(
+        self, product: _Product, data: Any, weight: Any, output: Any, epilogue: Callable[[Any, Sequence[Any]], Any]
+    ) -> None:
+        self._product = product
+        self._data, self._weight, self._output = data, weight, output
+        self._epilogue = epilogue
 
-    def add(i: int, total: Any, at: Any) -> None:
-        build.buffer_store(total, total[at] + data[places[i] + k] * weight[panel, k, at], [at])
+    def write(self) -> None:
+        """Write all loops."""
+        # Long expressions of free lengths, divided by for each row of a tile, take TVM and LLVM several times as long.
+        lengths, padded = (list(map(_bound, each)) for each in (self._product.lengths, self._product.padded))
+        product = self._product = replace(self._product, lengths=lengths, padded=padded)
+        self._count = build.bind(math.prod(product.lengths))
+        size = math.prod(self._data.shape)
+        self._source = build.decl_buffer((size,), "float32", data=self._data.data, layout=None)
+        if product.margins is not None:
+            self._source = self._padded(product.margins)
+        size = product.groups * product.rows
+        with build.parallel(_i64((self._count + (size - 1)) // size * product.panels)) as task:
+            first, panel = build.bind(task // product.panels * size), build.bind(task % product.panels)
+            left = build.bind(tirx.min(_i64(size), self._count - first))
+            with build.serial((left + (product.rows - 1)) // product.rows) as group:
+                row = build.bind(first + group * product.rows)
+                self._finish(self._sums(row, panel), row, panel)
 
-    each(lambda _, total, at: build.buffer_store(total, tirx.FloatImm("float32", 0.0), [at]))
-    with build.serial(_i64(product.depth)) as k:
-        each(add)
-    each(lambda i, total, at: build.buffer_store(kept, total[at], [i, at]))
-    return kept
+    def _padded(self, margins: tuple[int, int]) -> Any:
+        """Copy the input to where there are zeros around it."""
+        (samples, height, width), depth = self._product.padded, self._product.depth
+        _, rows, columns, _ = lengths_of(self._data)
+        made = build.alloc_buffer((_i64(samples * height * width * depth),), "float32", layout=None)
 
+        def fill(first: Any, length: Any, value: Callable[[Any], Any]) -> None:
+            with build.serial(_i64(length)) as i:
+                build.buffer_store(made, value(i), [first + i])
 
-def _finish(
-    product: _Product, sums: Any, row: Any, panel: Any, count: Any, output: Any, epilogue: Callable[..., Any]
-) -> None:
-    """Apply the epilogue to the rows of a tile that are there, and store the results."""
-    with build.serial(tirx.min(_i64(product.rows), count - row)) as i:
-        place = _place(row + i, product.lengths)
-        with build.serial(_i64(product.vectors)) as vector, build.vectorized(_i64(product.lanes)) as lane:
-            at = vector * product.lanes + lane
-            where = [*place, panel * product.panel + at]
-            build.buffer_store(output, epilogue(sums[i, at], where), where)
+        with build.parallel(_i64(samples * height)) as line:
+            row, first = build.bind(line % height - margins[0]), build.bind(line * width * depth)
+            with build.If(tirx.all(row >= 0, row < rows)):
+                with build.Then():
+                    at = build.bind((line // height * rows + row) * columns * depth)
+                    before = margins[1] * depth
+                    fill(first, before, lambda _: _f32(0.0))
+                    fill(first + before, columns * depth, lambda i: self._source[at + i])
+                    after = before + columns * depth
+                    fill(first + after, width * depth - after, lambda _: _f32(0.0))
+                with build.Else():
+                    fill(first, width * depth, lambda _: _f32(0.0))
+        return made
+
+    def _sums(self, row: Any, panel: Any) -> Any:
+        """Add up a tile in registers, and return a buffer with the sums of its rows."""
+        product, depth = self._product, self._product.depth
+        # In a buffer, since of an expression for each row TVM makes one that tells how much of the input they read together.
+        places = build.alloc_buffer((_i64(product.rows),), "int64", scope="local", layout=None)
+        for i in range(product.rows):
+            build.buffer_store(places, self._begin_of(tirx.min(row + i, self._count - 1)), [i])
+        shape = (_i64(product.panel),)
+        sums = [build.alloc_buffer(shape, "float32", scope="local", layout=None) for _ in range(product.rows)]
+        kept = build.alloc_buffer((_i64(product.rows), _i64(product.panel)), "float32", layout=None)
+
+        def each(do: Callable[[int, Any, Any], None]) -> None:
+            for i, total in enumerate(sums):
+                for vector in range(product.vectors):
+                    with build.vectorized(_i64(product.lanes)) as lane:
+                        do(i, total, vector * product.lanes + lane)
+
+        def multiply(pixel: Any, tap: Any) -> None:
+            def add(i: int, total: Any, at: Any) -> None:
+                value = self._source[places[i] + pixel + k] * self._weight[panel, tap + k, at]
+                build.buffer_store(total, total[at] + value, [at])
+
+            with build.serial(_i64(depth)) as k:
+                each(add)
+
+        each(lambda _, total, at: build.buffer_store(total, _f32(0.0), [at]))
+        if product.windows:
+            (height, width), (down, across) = product.windows, product.dilations
+            with build.serial(_i64(height)) as y, build.serial(_i64(width)) as x:
+                pixel = build.bind((y * down * product.padded[-1] + x * across) * depth)
+                multiply(pixel, build.bind((y * width + x) * depth))
+        else:
+            multiply(_i64(0), _i64(0))
+        each(lambda i, total, at: build.buffer_store(kept, total[at], [i, at]))
+        return kept
+
+    def _begin_of(self, row: Any) -> Any:
+        """Return where the elements of a row begin."""
+        product = self._product
+        if not product.windows:
+            return row * product.depth
+        sample, y, x = _place(row, product.lengths)
+        (_, height, width), (down, across) = product.padded, product.strides
+        return ((sample * height + y * down) * width + x * across) * product.depth
+
+    def _finish(self, sums: Any, row: Any, panel: Any) -> None:
+        """Apply the epilogue to the rows of a tile that are there, and store the results."""
+        product, lanes = self._product, self._product.lanes
+        left_over = product.columns % lanes
+        with build.serial(tirx.min(_i64(product.rows), self._count - row)) as i:
+            place = _place(row + i, product.lengths)
+
+            def finish(vector: Any, lanes: int) -> None:
+                with build.vectorized(_i64(lanes)) as lane:
+                    at = vector * product.lanes + lane
+                    where = [*place, panel * product.panel + at]
+                    build.buffer_store(self._output, self._epilogue(sums[i, at], where), where)
+
+            with build.serial(_i64(product.vectors)) as vector:
+                if not left_over:
+                    finish(vector, lanes)
+                elif product.columns < lanes:
+                    finish(vector, left_over)
+                else:
+                    with build.If(panel * product.panel + (vector + 1) * lanes <= product.columns):
+                        with build.Then():
+                            finish(vector, lanes)
+                        with build.Else():
+                            finish(vector, left_over)
 
 
 def _place(row: Any, lengths: Sequence[Length]) -> list[Any]:
@@ -224,5 +343,13 @@ def _place(row: Any, lengths: Sequence[Length]) -> list[Any]:
     return [build.bind(row), *place]
 
 
+def _bound(length: Length) -> Length:
+    return length if isinstance(length, int) else build.bind(length)
+
+
 def _i64(number: Length) -> Any:
     return tirx.IntImm("int64", number) if isinstance(number, int) else number
+
+
+def _f32(number: float) -> Any:
+    return tirx.FloatImm("float32", number)
