@@ -29,7 +29,7 @@ __all__ = ["are_expected", "use_products"]
 _OPT_LEVEL = 3
 _MOST_VECTORS = 4
 _MOST_ROWS = 7
-"""Of one vector of columns, a tile of more rows is no faster, and takes LLVM longer."""
+"""With one vector of columns, tiles of 14 rows are as fast, and LLVM compiles them for longer."""
 _FEW_COLUMNS = 4
 _BLOCK_BYTES = 1 << 15
 """Rows of this size stay in a first-level cache while all columns are computed."""
