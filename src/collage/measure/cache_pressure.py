@@ -4,7 +4,8 @@ Every other kernel runs in between, on all processors. Their weights are read on
 it takes only some megabytes of a cache. Touching this memory also takes about as long as the earlier kernels would.
 Meanwhile the helper threads of this kernel's toolchain go to sleep, as in a plan.
 
-The limits are from plans that ran in turns with their kernels alone: see ``docs/studies/measuring-notes.md``.
+The limits are from plans of 6 to 24 kernels that ran in turns with their kernels alone. With activations of up to 16 MiB, sums
+were at most 5 % off. With weights alone they were 7 to 28 % too low.
 """
 
 from __future__ import annotations
