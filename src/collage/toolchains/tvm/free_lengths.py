@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax, sym, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import onnx_input
@@ -22,12 +23,16 @@ __all__ = [
     "OF_IMAGES",
     "WINDOWS",
     "counted",
+    "expanded",
     "has_lengths",
+    "kept_within",
     "refuse_equal_lengths",
     "refuse_numbers",
+    "refuse_unlike_lengths",
     "resized",
     "with_equal_lengths",
     "with_pads",
+    "within_reach",
 ]
 
 CONVOLUTIONS = frozenset(("Conv", "ConvTranspose"))
@@ -199,3 +204,62 @@ def _numbers_of(shape: Any) -> Sequence[Any]:
         return list(shape.values)
     is_constant = isinstance(shape, tvm.ir.GenericConst)
     return [tirx.IntImm("int64", n) for n in shape.value.numpy().ravel().tolist()] if is_constant else []
+
+
+def expanded(x: Any, shape: Any) -> Any:
+    """``x`` repeated along dimensions of length 1, to where it has all lengths of ``shape`` that are not 1."""
+    if isinstance(shape, relax.ShapeExpr):
+        wanted = list(shape.values)
+    elif isinstance(shape, tvm.ir.GenericConst):
+        wanted = [tirx.IntImm("int64", length) for length in shape.value.numpy().tolist()]
+    else:
+        raise Unsupported("tvm does not keep lengths if a computed shape contains 1")
+    have = list(x.ty.shape.values)
+    one = tirx.IntImm("int64", 1)
+    rank = max(len(have), len(wanted))
+    pairs = zip([one] * (rank - len(have)) + have, [one] * (rank - len(wanted)) + wanted, strict=True)
+    made = [_broadcast(*pair) for pair in pairs]
+    if len(have) == rank and all(map(sym.Analyzer().can_prove_equal, have, made)):
+        return x
+    return relax.op.broadcast_to(x, relax.ShapeExpr(made))
+
+
+def _broadcast(length: Any, wanted: Any) -> Any:
+    """Return the length of a dimension after ``Expand``."""
+    known, target = (int(n) if isinstance(n, tirx.IntImm) else None for n in (length, wanted))
+    if known == 1:
+        return wanted
+    if target == 1 or known is not None or sym.Analyzer().can_prove_equal(length, wanted):
+        return length  # A length that is known and not 1 is what is wanted, or 1 is.
+    raise Unsupported(f"tvm cannot decide if a length of {length} is kept or broadcast to {wanted}")
+
+
+def refuse_unlike_lengths(equation: str, inputs: Sequence[Any]) -> None:
+    """Refuse an Einsum in which a letter has several lengths, one of which may be 1 at run time."""
+    lengths: dict[str, list[Any]] = {}
+    for term, x in zip(equation.replace(" ", "").partition("->")[0].split(","), inputs, strict=True):
+        before, dots, after = term.partition("...")
+        shape = list(x.ty.shape.values)
+        rank = len(shape) - len(before) - len(after)
+        letters = [*before, *(f"...{i - rank}" for i in range(rank if dots else 0)), *after]
+        for letter, length in zip(letters, shape, strict=True):
+            lengths.setdefault(letter, []).append(length)
+    for first, *others in lengths.values():
+        for other in others:
+            are_known = isinstance(first, tirx.IntImm) and isinstance(other, tirx.IntImm)
+            if not are_known and not sym.Analyzer().can_prove_equal(first, other):
+                raise Unsupported(f"tvm cannot decide which of {first} and {other} is the length, as either may be 1")
+
+
+def within_reach(ends: Any) -> Any:
+    """Return the ends of a slice, limited to a number that is longer than any tensor."""
+    if not isinstance(ends, tvm.ir.GenericConst):
+        return ends
+    return relax.const(np.clip(ends.value.numpy(), -FAR, FAR), str(ends.ty.dtype))
+
+
+def kept_within(y: Any) -> Any:
+    """Return a slice whose ends, if they follow from lengths, are counted from the end or limited to the tensor, as ONNX does."""
+    if isinstance(y, relax.Call) and y.op == tvm.ir.Op.get("relax.strided_slice") and y.attrs.assume_inbound:
+        return relax.op.strided_slice(*y.args, assume_inbound=False)
+    return y

@@ -47,6 +47,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
 from collage._errors import Unsupported
 from collage.toolchains.tvm.activations import activation
+from collage.toolchains.tvm.arithmetic import PAIRWISE, mish, pairwise, remainder, shifted, whole_exponent
 from collage.toolchains.tvm.convolutions import (
     Windows,
     column_by_column,
@@ -60,16 +61,19 @@ from collage.toolchains.tvm.convolutions import (
 from collage.toolchains.tvm.free_lengths import (
     CONVOLUTIONS,
     DIVISIONS,
-    FAR,
     OF_IMAGES,
     WINDOWS,
     counted,
+    expanded,
     has_lengths,
+    kept_within,
     refuse_equal_lengths,
     refuse_numbers,
+    refuse_unlike_lengths,
     resized,
     with_equal_lengths,
     with_pads,
+    within_reach,
 )
 from collage.toolchains.tvm.indexed import (
     gathered,
@@ -145,8 +149,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
     def _converted(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         if (simple := activation(op_name, inputs, attrs)) is not None:
             return simple
-        if op_name in _PAIRWISE:
-            return _pairwise(op_name, inputs, self.bb)
+        if op_name in PAIRWISE:
+            return pairwise(op_name, inputs, self.bb)
         if op_name in _EXTREMES and _is_float(inputs[0]):
             axes, keepdims = _axes(inputs, attrs, opset), bool(attrs.get("keepdims", 1))
             if axes:
@@ -179,11 +183,11 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if op_name == "Equal" and _is_tensor(inputs[0], "bool"):
             return relax.op.logical_not(relax.op.logical_xor(*inputs))
         if op_name == "BitShift":
-            return _shifted(inputs[0], inputs[1], attrs["direction"] == b"RIGHT")
+            return shifted(inputs[0], inputs[1], attrs["direction"] == b"RIGHT")
         if op_name in DIVISIONS and _divides_by_anything(*inputs[:2]):
             return self._divided(op_name, inputs, attrs, opset)
         if op_name == "Mod" and not attrs.get("fmod", 0) and _is_tensor(inputs[0], "float"):
-            return _remainder(*inputs)
+            return remainder(*inputs)
         if op_name == "ConvTranspose" and "output_shape" in attrs:
             attrs = padded_to_shape(inputs[0], inputs[1], attrs)
         if op_name in CONVOLUTIONS and is_known(inputs[1]):
@@ -206,11 +210,11 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if op_name in _INDEXED and all(map(has_lengths, inputs)) and not _may_hold_lengths(op_name, inputs[0]):
             return _INDEXED[op_name](self.bb, inputs, attrs)
         if op_name == "Einsum":
-            _refuse_unlike_lengths(attrs["equation"].decode(), inputs)
+            refuse_unlike_lengths(attrs["equation"].decode(), inputs)
         if op_name == "Expand":
-            return _expanded(*inputs)
+            return expanded(*inputs)
         if op_name == "Mish":
-            return _mish(inputs[0])
+            return mish(inputs[0])
         if op_name == "RoiAlign":
             inputs, attrs = self._scaled_regions(inputs, attrs)
         if op_name in _BLOCKS:
@@ -221,9 +225,9 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             made = super()._convert_operator(op_name, inputs, attrs, opset)
             return resized(inputs[0], made, [*inputs, None, None][2])
         if op_name == "Slice":
-            inputs = onnx_input([inputs[0], *map(_within_reach, inputs[1:3]), *inputs[3:]])
-            return _kept_within(super()._convert_operator(op_name, inputs, attrs, opset))
-        if op_name == "Pow" and (exponent := _whole_exponent(inputs)) is not None:
+            inputs = onnx_input([inputs[0], *map(within_reach, inputs[1:3]), *inputs[3:]])
+            return kept_within(super()._convert_operator(op_name, inputs, attrs, opset))
+        if op_name == "Pow" and (exponent := whole_exponent(inputs)) is not None:
             return functools.reduce(relax.op.multiply, [inputs[0]] * exponent)
         return super()._convert_operator(op_name, inputs, attrs, opset)
 
@@ -293,7 +297,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         length = functools.reduce(lambda m, n: m * n, inner)
 
         def flat(parameter: Any) -> Any:
-            whole = self.bb.normalize(_expanded(parameter, relax.ShapeExpr(inner)))
+            whole = self.bb.normalize(expanded(parameter, relax.ShapeExpr(inner)))
             return self.bb.normalize(relax.op.reshape(whole, [length]))
 
         flattened = self.bb.normalize(relax.op.reshape(x, [*outer, length]))
@@ -320,66 +324,6 @@ _SOFTMAXES = frozenset(("LogSoftmax", "Softmax"))
 _ALONG_ONE_AXIS = 13
 _TWO_LENGTHS, _THREE_LENGTHS = 4, 5
 
-_HIGHEST_EXPONENT = 8
-"""Beyond it products of small integers leave the range of most types."""
-
-_LINEAR_FROM = 20.0
-"""``Mish`` of this and more is the number itself, to all digits of a double."""
-
-_PAIRWISE: Mapping[str, Callable[[Any, Any], Any]] = {
-    "Max": relax.op.maximum,
-    "Mean": relax.op.add,
-    "Min": relax.op.minimum,
-    "Sum": relax.op.add,
-}
-
-
-def _pairwise(op_name: str, inputs: Sequence[Any], bb: Any) -> Any:
-    total = functools.reduce(lambda x, y: bb.normalize(_PAIRWISE[op_name](x, y)), inputs)
-    if op_name == "Mean":
-        return relax.op.divide(total, relax.const(len(inputs), total.ty.dtype))
-    return total
-
-
-def _whole_exponent(inputs: Sequence[Any]) -> int | None:
-    """Return the exponent of a power of integers if it is one small constant, else None."""
-    base, exponent = inputs
-    if not str(base.ty.dtype).startswith("int") or not isinstance(exponent, tvm.ir.GenericConst):
-        return None
-    number = exponent.value.numpy()
-    if number.ndim or number not in range(1, _HIGHEST_EXPONENT + 1):
-        return None
-    return int(number)
-
-
-def _expanded(x: Any, shape: Any) -> Any:
-    """``x`` repeated along dimensions of length 1, to where it has all lengths of ``shape`` that are not 1."""
-    if isinstance(shape, relax.ShapeExpr):
-        wanted = list(shape.values)
-    elif isinstance(shape, tvm.ir.GenericConst):
-        wanted = [tirx.IntImm("int64", length) for length in shape.value.numpy().tolist()]
-    else:
-        raise Unsupported("tvm does not keep lengths if a computed shape contains 1")
-    have = list(x.ty.shape.values)
-    one = tirx.IntImm("int64", 1)
-    rank = max(len(have), len(wanted))
-    pairs = zip([one] * (rank - len(have)) + have, [one] * (rank - len(wanted)) + wanted, strict=True)
-    made = [_broadcast(*pair) for pair in pairs]
-    if len(have) == rank and all(map(sym.Analyzer().can_prove_equal, have, made)):
-        return x
-    return relax.op.broadcast_to(x, relax.ShapeExpr(made))
-
-
-def _broadcast(length: Any, wanted: Any) -> Any:
-    """Return the length of a dimension after ``Expand``."""
-    known, target = (int(n) if isinstance(n, tirx.IntImm) else None for n in (length, wanted))
-    if known == 1:
-        return wanted
-    if target == 1 or known is not None or sym.Analyzer().can_prove_equal(length, wanted):
-        return length  # A length that is known and not 1 is what is wanted, or 1 is.
-    raise Unsupported(f"tvm cannot decide if a length of {length} is kept or broadcast to {wanted}")
-
-
 _INDEXED: Mapping[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
     "Gather": lambda bb, given, attrs: gathered(bb, given[0], given[1], attrs.get("axis", 0)),
     "GatherElements": lambda bb, given, attrs: gathered_elements(bb, given[0], given[1], attrs.get("axis", 0)),
@@ -399,71 +343,6 @@ def _reduction(attrs: Mapping[str, Any]) -> str:
 def _may_hold_lengths(op_name: str, x: Any) -> bool:
     """True for what TVM may compute while it compiles: a number of a list of integers, which may be a shape."""
     return op_name == "Gather" and x.ty.ndim == 1 and not _is_float(x)
-
-
-def _refuse_unlike_lengths(equation: str, inputs: Sequence[Any]) -> None:
-    """Refuse an Einsum in which a letter has several lengths, one of which may be 1 at run time."""
-    lengths: dict[str, list[Any]] = {}
-    for term, x in zip(equation.replace(" ", "").partition("->")[0].split(","), inputs, strict=True):
-        before, dots, after = term.partition("...")
-        shape = list(x.ty.shape.values)
-        rank = len(shape) - len(before) - len(after)
-        letters = [*before, *(f"...{i - rank}" for i in range(rank if dots else 0)), *after]
-        for letter, length in zip(letters, shape, strict=True):
-            lengths.setdefault(letter, []).append(length)
-    for first, *others in lengths.values():
-        for other in others:
-            are_known = isinstance(first, tirx.IntImm) and isinstance(other, tirx.IntImm)
-            if not are_known and not sym.Analyzer().can_prove_equal(first, other):
-                raise Unsupported(f"tvm cannot decide which of {first} and {other} is the length, as either may be 1")
-
-
-def _within_reach(ends: Any) -> Any:
-    """Return the ends of a slice, limited to a number that is longer than any tensor."""
-    if not isinstance(ends, tvm.ir.GenericConst):
-        return ends
-    return relax.const(np.clip(ends.value.numpy(), -FAR, FAR), str(ends.ty.dtype))
-
-
-def _kept_within(y: Any) -> Any:
-    """Return a slice whose ends, if they follow from lengths, are counted from the end or limited to the tensor, as ONNX does."""
-    if isinstance(y, relax.Call) and y.op == tvm.ir.Op.get("relax.strided_slice") and y.attrs.assume_inbound:
-        return relax.op.strided_slice(*y.args, assume_inbound=False)
-    return y
-
-
-def _shifted(x: Any, places: Any, right: bool) -> Any:
-    """A shift that leaves zeros, or the sign, where it is by more places than there are, or by fewer than none."""
-    dtype = str(x.ty.dtype)
-    signed = dtype.startswith("int")
-    unsigned = f"u{dtype}" if signed else dtype
-    # Read as an unsigned number a negative one is larger than any width.
-    count = relax.op.astype(places, unsigned) if signed else places
-    last = np.iinfo(dtype).bits - 1
-    near = relax.op.astype(relax.op.minimum(count, relax.const(last, unsigned)), dtype)
-    if right and signed:
-        return relax.op.right_shift(x, near)
-    moved = relax.op.right_shift(x, near) if right else relax.op.left_shift(x, near)
-    return relax.op.where(relax.op.greater(count, relax.const(last, unsigned)), relax.const(0, dtype), moved)
-
-
-def _remainder(x: Any, y: Any) -> Any:
-    """The remainder that has the sign of the divisor, of the exact quotient."""
-    dtype = str(x.ty.dtype)
-    zero, negative = relax.const(0.0, dtype), relax.op.less(y, relax.const(0.0, dtype))
-    rest = relax.op.mod(x, y)
-    turned = relax.op.logical_xor(relax.op.less(rest, zero), negative)
-    nothing = relax.op.where(negative, relax.const(-0.0, dtype), zero)
-    return relax.op.where(relax.op.equal(rest, zero), nothing, relax.op.where(turned, relax.op.add(rest, y), rest))
-
-
-def _mish(x: Any) -> Any:
-    """``x * tanh(log(1 + e))``, where ``e = exp(x)``, without the logarithm: ``tanh(log(a)) = (a² - 1) / (a² + 1)``."""
-    dtype = str(x.ty.dtype)
-    two = relax.const(2.0, dtype)
-    e = relax.op.exp(relax.op.minimum(x, relax.const(_LINEAR_FROM, dtype)))
-    n = relax.op.multiply(e, relax.op.add(e, two))
-    return relax.op.multiply(x, relax.op.divide(n, relax.op.add(n, two)))
 
 
 def _space_to_depth(x: Any, block: int, blocks_first: bool) -> Any:
