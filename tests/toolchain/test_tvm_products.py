@@ -19,7 +19,7 @@ from collage.toolchains.tvm.toolchain import TvmToolchain
 
 tvm = pytest.importorskip("tvm")
 
-from collage.toolchains.tvm import products  # noqa: E402
+from collage.toolchains.tvm import nests, products  # noqa: E402
 from collage.toolchains.tvm.processor import Processor  # noqa: E402
 
 TARGET = Target.parse("llvm")
@@ -93,7 +93,7 @@ def test_pointwise_convolutions_of_any_number_of_pixels(
     processor: Processor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tiles of every number of vectors, more pixels than a task has, fewer than a tile, with what follows."""
-    monkeypatch.setattr(products, "processor_of", lambda target: processor)
+    monkeypatch.setattr(nests, "processor_of", lambda target: processor)
     monkeypatch.setattr(products, "_BLOCK_BYTES", 1 << 12)
     shape = ["n", 48, "h", "w"]
     model = model_of(_CONVOLUTIONS, shape, w1=(80, 48, 1, 1), b1=(80,), w2=(48, 80, 1, 1))

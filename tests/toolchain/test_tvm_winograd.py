@@ -22,7 +22,7 @@ from collage.toolchains.tvm.toolchain import TvmToolchain
 
 tvm = pytest.importorskip("tvm")
 
-from collage.toolchains.tvm import kernels, winograd  # noqa: E402
+from collage.toolchains.tvm import kernels, nests, winograd  # noqa: E402
 from collage.toolchains.tvm.processor import Processor, processor_of  # noqa: E402
 from collage.toolchains.tvm.winograd_loops import Convolution  # noqa: E402
 from collage.toolchains.tvm.winograd_transforms import POINTS, transforms  # noqa: E402
@@ -102,7 +102,7 @@ def use_it_always(monkeypatch: pytest.MonkeyPatch, outputs: int, shared: bool, p
     monkeypatch.setattr(winograd, "_OUTPUTS", (outputs,))
     monkeypatch.setattr(winograd, "_GAIN", 1e9)
     monkeypatch.setattr(winograd, "_FEW_TILES", 1 << 20 if shared else 0)
-    monkeypatch.setattr(winograd, "processor_of", lambda target: processor)
+    monkeypatch.setattr(nests, "processor_of", lambda target: processor)
 
 
 @pytest.mark.parametrize("outputs", POINTS)
@@ -282,7 +282,7 @@ def test_lengths_may_be_free(
     shape: list[Any], stride: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One kernel is right for any number of images and size, also where its lengths follow from those of the model."""
-    monkeypatch.setattr(winograd, "processor_of", lambda target: replace(WIDE, threads=threads))
+    monkeypatch.setattr(nests, "processor_of", lambda target: replace(WIDE, threads=threads))
     nodes = [
         conv("x", "w1", "a", pads=SAME, strides=[stride, stride]),
         conv("a", "w2", "b", "b2", pads=[0, 1, 2, 0]),

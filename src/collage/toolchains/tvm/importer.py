@@ -30,6 +30,8 @@
 * Integers are divided as the processor does it, which ends the process where the divisor is 0, and where the least integer is
   divided by -1.
 * A shape that is an output stays a shape of TVM's, which is not a tensor.
+* ``Softmax`` of rows that fill no vectors is added up one element after the other; see ``softmax_loops``.
+* Padding to the same size, and ``Range``, ask for lengths that are known; see ``free_lengths``.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ import numpy as np
 import onnx
 import tvm
 from tvm import relax, sym, te, tirx
+from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
 from collage._errors import Unsupported
@@ -89,6 +92,9 @@ from collage.toolchains.tvm.softmax_loops import is_in_parts, softmax
 from collage.toolchains.tvm.winograd import is_expected
 
 __all__ = ["KernelImporter", "import_onnx"]
+
+# It prints each operator that it refuses, to where users read results. The error says which one it is.
+onnx_frontend.print = lambda *_: None
 
 _AXES_ARE_INPUTS = 18
 """The opset from which reductions to extremes have their axes as an input."""

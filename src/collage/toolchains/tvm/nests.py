@@ -2,21 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.tirx.script.builder import ir as build
 
-__all__ = ["Length", "Nest", "Unlike", "all_of", "lengths_of", "margins_of", "numbers_of", "read_nest", "stored"]
+from collage.toolchains.tvm.processor import Processor, processor_of
+from collage.toolchains.tvm.weight_layout import Calls, Packer, call_sites, is_weight
 
+__all__ = ["Nest", "Unlike", "all_of", "margins_of", "read_nest", "rewrite_nests", "stored"]
+
+_OPT_LEVEL = 3
 _MOST_CALLS = 32
 """A result of calls that is read several times is computed each time, so that twenty squares would be a million calls."""
 
-Length = Any
-"""An integer, or an expression of lengths that a call of the loops has."""
+Rewrite = Callable[["Nest", Any, Processor], tuple[Any, Mapping[int, Packer]]]
+"""Make other loops of a nest and its function, and the functions that convert weights for them, by position."""
+
+
+def rewrite_nests(target: Any, suffix: str, rewrite: Rewrite) -> Any:
+    """Return a pass that gives nests by constant weights loops of their own, on a processor with wide vectors.
+
+    It runs at TVM's highest optimisation level only.
+
+    Args:
+        target: TVM's target.
+        suffix: The ending of the names of functions that change.
+        rewrite: Makes the loops, and raises ``Unlike`` if the old ones stay.
+    """
+
+    def rewritten(module: Any, _: Any) -> Any:
+        processor = processor_of(target)
+        if processor is None:
+            return module
+        sites = call_sites(module)
+        calls = Calls(module)
+        for variable, function in module.functions_items():
+            if not isinstance(function, tirx.PrimFunc) or not _is_open(function, sites.get(variable, ())):
+                continue
+            with contextlib.suppress(Unlike):
+                calls.note(variable, suffix, rewrite(read_nest(function), function, processor))
+        return calls.rewritten(module)
+
+    return tvm.transform.module_pass(rewritten, opt_level=_OPT_LEVEL, name=f"use_{suffix}")
+
+
+def _is_open(function: Any, sites: Sequence[Any]) -> bool:
+    """Return True if a function has no schedule, and all its calls have a weight as their second operand."""
+    if function.attrs and function.attrs.get("tirx.is_scheduled"):
+        return False
+    return bool(sites) and all(len(call.args[1]) > 1 and is_weight(call.args[1][1]) for call in sites)
 
 
 class Unlike(Exception):
@@ -134,16 +174,6 @@ def _is_element_wise(block: Any, made: Any, own: Sequence[Any]) -> bool:
         len(place) == len(variables) and all(map(lambda a, b: a.same_as(b), place, variables)) for place in places
     )
     return same and str(store.buffer.dtype) == "float32" and tvm_ffi.structural_equal(store.buffer.shape, made.shape)
-
-
-def lengths_of(buffer: Any) -> list[Length]:
-    """Return the lengths of a buffer."""
-    return numbers_of(buffer.shape)
-
-
-def numbers_of(shape: Iterable[Any]) -> list[Length]:
-    """Return lengths, of which those that are known are integers."""
-    return [int(n) if isinstance(n, tirx.IntImm) else n for n in shape]
 
 
 def margins_of(block: Any, data: Any) -> tuple[int, int]:

@@ -20,13 +20,13 @@ from tvm import ir, relax, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
-from collage.toolchains.tvm.nests import Length, Nest, Unlike, all_of, lengths_of, margins_of, read_nest, stored
-from collage.toolchains.tvm.processor import Processor, processor_of
-from collage.toolchains.tvm.weight_layout import Calls, Packer, call_sites, is_weight
+from collage.toolchains.tvm.lengths import Length, ceil_div, f32, i64, lengths_of
+from collage.toolchains.tvm.nests import Nest, Unlike, all_of, margins_of, rewrite_nests, stored
+from collage.toolchains.tvm.processor import Processor
+from collage.toolchains.tvm.weight_layout import Packer
 
 __all__ = ["are_expected", "use_products"]
 
-_OPT_LEVEL = 3
 _MOST_VECTORS = 4
 _MOST_ROWS = 7
 """With one vector of columns, tiles of 14 rows are as fast, and LLVM compiles them for longer."""
@@ -89,31 +89,16 @@ def are_expected(x: Any) -> bool:
 
 def use_products(target: Any) -> Any:
     """Return a pass that rewrites products of a free number of rows. It runs at TVM's highest optimisation level only."""
-
-    def rewrite(module: Any, _: Any) -> Any:
-        processor = processor_of(target)
-        if processor is None:
-            return module
-        sites = call_sites(module)
-        calls = Calls(module)
-        for variable, function in module.functions_items():
-            if isinstance(function, tirx.PrimFunc) and variable in sites:
-                is_open = not (function.attrs and function.attrs.get("tirx.is_scheduled"))
-                calls.note(variable, "rows", _rewritten(function, sites[variable], processor) if is_open else None)
-        return calls.rewritten(module)
-
-    return tvm.transform.module_pass(rewrite, opt_level=_OPT_LEVEL, name="use_products")
+    return rewrite_nests(target, "rows", _rewritten)
 
 
-def _rewritten(function: Any, sites: Sequence[Any], processor: Processor) -> tuple[Any, Mapping[int, Packer]] | None:
-    """Return other loops, and the function that converts each weight for them, by position; None if the loops stay."""
-    if not all(len(call.args[1]) > 1 and is_weight(call.args[1][1]) for call in sites):
-        return None
-    try:
-        nest = read_nest(function)
-        product = _product_of(nest, function.params[0], function.params[1], processor)
-    except Unlike:
-        return None
+def _rewritten(nest: Nest, function: Any, processor: Processor) -> tuple[Any, Mapping[int, Packer]]:
+    """Return other loops, and the function that converts each weight for them, by position.
+
+    Raises:
+        Unlike: The loops stay.
+    """
+    product = _product_of(nest, function.params[0], function.params[1], processor)
     return _write(product, function, nest), {1: functools.partial(_packed, product=product)}
 
 
@@ -140,7 +125,7 @@ def _product_of(nest: Nest, data: Any, weight: Any, processor: Processor) -> _Pr
         margins = None  # TVM copies where it would pad.
     if {*windows, *strides} <= {1}:
         windows, strides, dilations = [], (), ()
-    whole = math.ceil(columns / processor.lanes)
+    whole = ceil_div(columns, processor.lanes)
     vectors = max(
         (n for n in range(1, _MOST_VECTORS + 1) if whole % n == 0),
         key=lambda n: _rows(processor, n) * n / (_rows(processor, n) + n),
@@ -202,7 +187,7 @@ def _write(product: _Product, function: Any, nest: Nest) -> Any:
         build.func_name("rows")
         build.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         build.arg("data", data)
-        shape = [_i64(n) for n in (product.panels, math.prod(product.windows) * product.depth, product.panel)]
+        shape = [i64(n) for n in (product.panels, math.prod(product.windows) * product.depth, product.panel)]
         weight = build.arg("weight", build.buffer(shape, "float32", layout=None))
         for i, other in enumerate(others):
             build.arg(f"other_{i}", other)
@@ -232,10 +217,10 @@ class _Loops:
         if product.margins is not None:
             self._source = self._padded(product.margins)
         size = product.groups * product.rows
-        with build.parallel(_i64((self._count + (size - 1)) // size * product.panels)) as task:
+        with build.parallel(i64(ceil_div(self._count, size) * product.panels)) as task:
             first, panel = build.bind(task // product.panels * size), build.bind(task % product.panels)
-            left = build.bind(tirx.min(_i64(size), self._count - first))
-            with build.serial((left + (product.rows - 1)) // product.rows) as group:
+            left = build.bind(tirx.min(i64(size), self._count - first))
+            with build.serial(ceil_div(left, product.rows)) as group:
                 row = build.bind(first + group * product.rows)
                 self._finish(self._sums(row, panel), row, panel)
 
@@ -243,41 +228,41 @@ class _Loops:
         """Copy the input to where there are zeros around it."""
         (samples, height, width), depth = self._product.padded, self._product.depth
         _, rows, columns, _ = lengths_of(self._data)
-        made = build.alloc_buffer((_i64(samples * height * width * depth),), "float32", layout=None)
+        made = build.alloc_buffer((i64(samples * height * width * depth),), "float32", layout=None)
 
         def fill(first: Any, length: Any, value: Callable[[Any], Any]) -> None:
-            with build.serial(_i64(length)) as i:
+            with build.serial(i64(length)) as i:
                 build.buffer_store(made, value(i), [first + i])
 
-        with build.parallel(_i64(samples * height)) as line:
+        with build.parallel(i64(samples * height)) as line:
             row, first = build.bind(line % height - margins[0]), build.bind(line * width * depth)
             with build.If(tirx.all(row >= 0, row < rows)):
                 with build.Then():
                     at = build.bind((line // height * rows + row) * columns * depth)
                     before = margins[1] * depth
-                    fill(first, before, lambda _: _f32(0.0))
+                    fill(first, before, lambda _: f32(0.0))
                     fill(first + before, columns * depth, lambda i: self._source[at + i])
                     after = before + columns * depth
-                    fill(first + after, width * depth - after, lambda _: _f32(0.0))
+                    fill(first + after, width * depth - after, lambda _: f32(0.0))
                 with build.Else():
-                    fill(first, width * depth, lambda _: _f32(0.0))
+                    fill(first, width * depth, lambda _: f32(0.0))
         return made
 
     def _sums(self, row: Any, panel: Any) -> Any:
         """Add up a tile in registers, and return a buffer with the sums of its rows."""
         product, depth = self._product, self._product.depth
         # In a buffer, since of an expression for each row TVM makes one that tells how much of the input they read together.
-        places = build.alloc_buffer((_i64(product.rows),), "int64", scope="local", layout=None)
+        places = build.alloc_buffer((i64(product.rows),), "int64", scope="local", layout=None)
         for i in range(product.rows):
             build.buffer_store(places, self._begin_of(tirx.min(row + i, self._count - 1)), [i])
-        shape = (_i64(product.panel),)
+        shape = (i64(product.panel),)
         sums = [build.alloc_buffer(shape, "float32", scope="local", layout=None) for _ in range(product.rows)]
-        kept = build.alloc_buffer((_i64(product.rows), _i64(product.panel)), "float32", layout=None)
+        kept = build.alloc_buffer((i64(product.rows), i64(product.panel)), "float32", layout=None)
 
         def each(do: Callable[[int, Any, Any], None]) -> None:
             for i, total in enumerate(sums):
                 for vector in range(product.vectors):
-                    with build.vectorized(_i64(product.lanes)) as lane:
+                    with build.vectorized(i64(product.lanes)) as lane:
                         do(i, total, vector * product.lanes + lane)
 
         def multiply(pixel: Any, tap: Any) -> None:
@@ -285,17 +270,17 @@ class _Loops:
                 value = self._source[places[i] + pixel + k] * self._weight[panel, tap + k, at]
                 build.buffer_store(total, total[at] + value, [at])
 
-            with build.serial(_i64(depth)) as k:
+            with build.serial(i64(depth)) as k:
                 each(add)
 
-        each(lambda _, total, at: build.buffer_store(total, _f32(0.0), [at]))
+        each(lambda _, total, at: build.buffer_store(total, f32(0.0), [at]))
         if product.windows:
             (height, width), (down, across) = product.windows, product.dilations
-            with build.serial(_i64(height)) as y, build.serial(_i64(width)) as x:
+            with build.serial(i64(height)) as y, build.serial(i64(width)) as x:
                 pixel = build.bind((y * down * product.padded[-1] + x * across) * depth)
                 multiply(pixel, build.bind((y * width + x) * depth))
         else:
-            multiply(_i64(0), _i64(0))
+            multiply(i64(0), i64(0))
         each(lambda i, total, at: build.buffer_store(kept, total[at], [i, at]))
         return kept
 
@@ -312,16 +297,16 @@ class _Loops:
         """Apply the epilogue to the rows of a tile that are there, and store the results."""
         product, lanes = self._product, self._product.lanes
         left_over = product.columns % lanes
-        with build.serial(tirx.min(_i64(product.rows), self._count - row)) as i:
+        with build.serial(tirx.min(i64(product.rows), self._count - row)) as i:
             place = _place(row + i, product.lengths)
 
             def finish(vector: Any, lanes: int) -> None:
-                with build.vectorized(_i64(lanes)) as lane:
+                with build.vectorized(i64(lanes)) as lane:
                     at = vector * product.lanes + lane
                     where = [*place, panel * product.panel + at]
                     build.buffer_store(self._output, self._epilogue(sums[i, at], where), where)
 
-            with build.serial(_i64(product.vectors)) as vector:
+            with build.serial(i64(product.vectors)) as vector:
                 if not left_over:
                     finish(vector, lanes)
                 elif product.columns < lanes:
@@ -346,11 +331,3 @@ def _place(row: Any, lengths: Sequence[Length]) -> list[Any]:
 
 def _bound(length: Length) -> Length:
     return length if isinstance(length, int) else build.bind(length)
-
-
-def _i64(number: Length) -> Any:
-    return tirx.IntImm("int64", number) if isinstance(number, int) else number
-
-
-def _f32(number: float) -> Any:
-    return tirx.FloatImm("float32", number)

@@ -14,6 +14,7 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
+from collage.toolchains.tvm.lengths import f32, i64
 from collage.toolchains.tvm.tile_schedules import LANES
 
 __all__ = ["is_in_parts", "softmax"]
@@ -48,7 +49,7 @@ def _loops(lengths: list[Any], name: str, is_log: bool) -> Any:
         build.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         data = build.arg("data", build.buffer(lengths, "float32", layout=None))
         output = build.arg("output", build.buffer(lengths, "float32", layout=None))
-        length, count = lengths[-1], math.prod(lengths[:-1], start=_i64(1))
+        length, count = lengths[-1], math.prod(lengths[:-1], start=i64(1))
         with build.sblock("root"):  # Passes that come before those of schedules take functions for blocks.
             x, y = (build.decl_buffer((count * length,), "float32", data=z.data, layout=None) for z in (data, output))
             with build.parallel(count) as row:
@@ -59,19 +60,19 @@ def _loops(lengths: list[Any], name: str, is_log: bool) -> Any:
 def _write_row(x: Any, y: Any, first: Any, length: Any, is_log: bool) -> None:
     def along(do: Callable[[Any, Any], None]) -> None:
         """Call with places in the row, and of sums: all vectors, and then the elements that are left."""
-        with build.serial(length // LANES) as vector, build.vectorized(_i64(LANES)) as lane:
+        with build.serial(length // LANES) as vector, build.vectorized(i64(LANES)) as lane:
             do(first + vector * LANES + lane, lane)
         with build.serial(length % LANES) as i:
-            do(first + length // LANES * LANES + i, _i64(0))
+            do(first + length // LANES * LANES + i, i64(0))
 
     def reduced(start: float, step: Callable[[Any, Any], Any], of: Callable[[Any], Any]) -> Any:
-        parts = build.alloc_buffer((_i64(LANES),), "float32", layout=None)
-        whole = build.alloc_buffer((_i64(1),), "float32", layout=None)
-        with build.vectorized(_i64(LANES)) as lane:
-            build.buffer_store(parts, _f32(start), [lane])
+        parts = build.alloc_buffer((i64(LANES),), "float32", layout=None)
+        whole = build.alloc_buffer((i64(1),), "float32", layout=None)
+        with build.vectorized(i64(LANES)) as lane:
+            build.buffer_store(parts, f32(start), [lane])
         along(lambda i, part: build.buffer_store(parts, step(parts[part], of(i)), [part]))
         build.buffer_store(whole, parts[0], [0])
-        with build.serial(_i64(LANES - 1)) as i:
+        with build.serial(i64(LANES - 1)) as i:
             build.buffer_store(whole, step(whole[0], parts[i + 1]), [0])
         return build.bind(whole[0])
 
@@ -84,11 +85,3 @@ def _write_row(x: Any, y: Any, first: Any, length: Any, is_log: bool) -> None:
         along(lambda i, _: build.buffer_store(y, tirx.exp(x[i] - largest), [i]))
         total = reduced(0.0, lambda a, b: a + b, lambda i: y[i])
         along(lambda i, _: build.buffer_store(y, y[i] / total, [i]))
-
-
-def _i64(number: int) -> Any:
-    return tirx.IntImm("int64", number)
-
-
-def _f32(number: float) -> Any:
-    return tirx.FloatImm("float32", number)

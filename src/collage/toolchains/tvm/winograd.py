@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import tvm
 import tvm_ffi
-from tvm import relax, tirx
+from tvm import relax
 
 from collage.toolchains.tvm.convolutions import Windows
-from collage.toolchains.tvm.nests import Nest, Unlike, lengths_of, margins_of, numbers_of, read_nest, stored
-from collage.toolchains.tvm.processor import WIDE, Processor, processor_of
-from collage.toolchains.tvm.weight_layout import Calls, Packer, call_sites, is_weight
+from collage.toolchains.tvm.lengths import lengths_of, numbers_of
+from collage.toolchains.tvm.nests import Nest, Unlike, margins_of, rewrite_nests, stored
+from collage.toolchains.tvm.processor import WIDE, Processor
+from collage.toolchains.tvm.weight_layout import Packer
 from collage.toolchains.tvm.winograd_loops import Blocking, Convolution, packed_weight, write_loops
 from collage.toolchains.tvm.winograd_transforms import TAPS
 
 __all__ = ["blocking_of", "is_expected", "use_winograd"]
 
-_OPT_LEVEL = 3
 _OUTPUTS = (2, 4)
 _LEAST_ROWS = 9
 """Tiles that are multiplied at a time below which a product waits for its weights."""
@@ -77,19 +76,7 @@ def use_winograd(target: Any) -> Any:
 
     It runs at TVM's highest optimisation level only.
     """
-
-    def rewrite(module: Any, _: Any) -> Any:
-        processor = processor_of(target)
-        if processor is None:
-            return module
-        sites = call_sites(module)
-        calls = Calls(module)
-        for variable, function in module.functions_items():
-            if isinstance(function, tirx.PrimFunc) and variable in sites:
-                calls.note(variable, "winograd", _rewritten(function, sites[variable], processor))
-        return calls.rewritten(module)
-
-    return tvm.transform.module_pass(rewrite, opt_level=_OPT_LEVEL, name="use_winograd")
+    return rewrite_nests(target, "winograd", _rewritten)
 
 
 def blocking_of(convolution: Convolution, processor: Processor) -> Blocking | None:
@@ -164,18 +151,16 @@ def _cycles(convolution: Convolution, blocking: Blocking, threads: int) -> float
     return float(elements * (products + transforms) / threads)
 
 
-def _rewritten(function: Any, sites: Sequence[Any], processor: Processor) -> tuple[Any, Mapping[int, Packer]] | None:
-    """Return other loops, and the function that converts each weight for them, by position; None if the loops stay."""
-    if not all(len(call.args[1]) > 1 and is_weight(call.args[1][1]) for call in sites):
-        return None
-    try:
-        nest = read_nest(function)
-        convolution = _convolution_of(nest, function.params[0], function.params[1])
-    except Unlike:
-        return None
+def _rewritten(nest: Nest, function: Any, processor: Processor) -> tuple[Any, Mapping[int, Packer]]:
+    """Return other loops, and the function that converts each weight for them, by position.
+
+    Raises:
+        Unlike: The loops stay.
+    """
+    convolution = _convolution_of(nest, function.params[0], function.params[1])
     blocking = blocking_of(convolution, processor)
     if blocking is None:
-        return None
+        raise Unlike
     loops = write_loops(convolution, blocking, list(function.params), "winograd", nest.epilogue)
     return loops, {1: functools.partial(packed_weight, blocking=blocking)}
 

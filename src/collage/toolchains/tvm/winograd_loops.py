@@ -21,18 +21,13 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
-from collage.toolchains.tvm.nests import Length
+from collage.toolchains.tvm.lengths import Length, ceil_div, f32, i64
 from collage.toolchains.tvm.winograd_transforms import Transforms, transforms
 
 __all__ = ["Blocking", "Convolution", "packed_weight", "write_loops"]
 
 _APART = 16
 """Padding in elements between the parts of a buffer. Without it, parts of power-of-two length compete for few cache lines."""
-
-
-def ceil_div(length: Length, size: Length) -> Length:
-    """Return the number of blocks of a size that cover a length."""
-    return (length + (size - 1)) // size
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +171,8 @@ class _Loops:
         if self._conv.is_free:
             # Each thread has as many blocks as the others, as large as the number of tiles allows. There may be no tile.
             self._tiles = build.bind(self._tiles)
-            rounds = build.bind(tirx.max(ceil_div(self._tiles, self._blocking.threads * self._blocking.tiles), _i64(1)))
-            self._size = build.bind(tirx.max(ceil_div(self._tiles, self._blocking.threads * rounds), _i64(1)))
+            rounds = build.bind(tirx.max(ceil_div(self._tiles, self._blocking.threads * self._blocking.tiles), i64(1)))
+            self._size = build.bind(tirx.max(ceil_div(self._tiles, self._blocking.threads * rounds), i64(1)))
             self._blocks = build.bind(ceil_div(self._tiles, self._size))
         if self._blocking.shared:
             self._write_shared()
@@ -185,22 +180,22 @@ class _Loops:
             self._write_local()
 
     def _write_local(self) -> None:
-        with build.parallel(_i64(self._blocks)) as block:
+        with build.parallel(i64(self._blocks)) as block:
             transformed = self._scratch(self._block_rows * self._conv.channels)
             products, tile = self._scratch(self._block_rows * self._blocking.panel), self._tile()
             first, count = self._extent_of(block)
             with build.serial(count) as i:
                 self._transform_tile(first + i, i, transformed, tile)
-            with build.serial(_i64(self._panels)) as panel:
-                self._multiply(transformed, _i64(0), panel, count, products)
+            with build.serial(i64(self._panels)) as panel:
+                self._multiply(transformed, i64(0), panel, count, products)
                 with build.serial(count) as i:
                     self._finish_tile(first + i, i, panel, products, tile)
 
     def _write_shared(self) -> None:
         transformed = self._scratch(self._blocks * self._block_rows * self._conv.channels)
-        with build.parallel(_i64(self._tiles)) as i:
+        with build.parallel(i64(self._tiles)) as i:
             self._transform_tile(i, i, transformed, self._tile())
-        with build.parallel(_i64(self._panels * self._blocks)) as task:
+        with build.parallel(i64(self._panels * self._blocks)) as task:
             panel = build.bind(task // self._blocks)
             first, count = self._extent_of(build.bind(task % self._blocks))
             products, tile = self._scratch(self._block_rows * self._blocking.panel), self._tile()
@@ -209,18 +204,18 @@ class _Loops:
                 self._finish_tile(first + i, i, panel, products, tile)
 
     def _scratch(self, length: int) -> Any:
-        return build.alloc_buffer((_i64(self._matrices.width**2), _i64(length + _APART)), "float32", layout=None)
+        return build.alloc_buffer((i64(self._matrices.width**2), i64(length + _APART)), "float32", layout=None)
 
     def _tile(self) -> Any:
         width = self._matrices.width
-        return build.alloc_buffer((_i64(width), _i64(width), _i64(self._blocking.lanes)), "float32", layout=None)
+        return build.alloc_buffer((i64(width), i64(width), i64(self._blocking.lanes)), "float32", layout=None)
 
     def _extent_of(self, block: Any) -> tuple[Any, Any]:
         """Return the first tile of a block, and the number of its tiles."""
         first = build.bind(block * self._size)
         if not self._conv.is_free and self._tiles % self._size == 0:
-            return first, _i64(self._size)
-        return first, build.bind(tirx.min(_i64(self._size), self._tiles - first))
+            return first, i64(self._size)
+        return first, build.bind(tirx.min(i64(self._size), self._tiles - first))
 
     def _place_of(self, tile: Any) -> tuple[Any, Any, Any]:
         """Return the sample of a tile, and its first row and column of outputs."""
@@ -242,43 +237,43 @@ class _Loops:
         def element_or_zero(i: int, j: Any, channel: Any) -> Any:
             y, x = top + i, left + j
             there = _all(y >= 0, y < conv.height, x >= 0, x < conv.width)
-            return tirx.if_then_else(there, self._data[sample, y, x, channel], tirx.FloatImm("float32", 0.0))
+            return tirx.if_then_else(there, self._data[sample, y, x, channel], f32(0.0))
 
         # From rows that lie a free length apart, LLVM takes a minute to compile the loads of a transform.
         patch = None if isinstance(conv.height, int) and isinstance(conv.width, int) else self._tile()
 
         def copy(first: Any, lanes: int) -> None:
-            with build.serial(_i64(width)) as i, build.serial(_i64(width)) as j, build.vectorized(_i64(lanes)) as lane:
+            with build.serial(i64(width)) as i, build.serial(i64(width)) as j, build.vectorized(i64(lanes)) as lane:
                 build.buffer_store(patch, element_or_zero(i, j, first + lane), [i, j, lane])
 
         def transform(first: Any, lanes: int) -> None:
             def columns(read: Callable[[int, Any, Any], Any]) -> None:
-                with build.serial(_i64(width)) as j, build.vectorized(_i64(lanes)) as lane:
+                with build.serial(i64(width)) as j, build.vectorized(i64(lanes)) as lane:
                     values = [build.bind(read(i, j, first + lane)) for i in range(width)]
                     for i, value in enumerate(self._matrices.of_data(values)):
-                        build.buffer_store(scratch, value, [_i64(i), j, lane])
+                        build.buffer_store(scratch, value, [i64(i), j, lane])
 
             if patch is not None:
                 copy(first, lanes)
                 columns(lambda i, j, channel: patch[i, j, channel - first])
             else:
                 _either(inside, lambda: columns(element), lambda: columns(element_or_zero))
-            with build.serial(_i64(width)) as i, build.vectorized(_i64(lanes)) as lane:
+            with build.serial(i64(width)) as i, build.vectorized(i64(lanes)) as lane:
                 values = [build.bind(scratch[i, j, lane]) for j in range(width)]
                 for j, value in enumerate(self._matrices.of_data(values)):
                     build.buffer_store(transformed, value, [i * width + j, place * conv.channels + first + lane])
 
         if whole := conv.channels // full:
-            with build.serial(_i64(whole)) as vector:
+            with build.serial(i64(whole)) as vector:
                 transform(vector * full, full)
         if left_over := conv.channels % full:
-            transform(_i64(whole * full), left_over)
+            transform(i64(whole * full), left_over)
 
     def _multiply(self, transformed: Any, first: Any, panel: Any, count: Any, products: Any) -> None:
         """Multiply the tiles of a block with one panel of weights."""
         rows = self._blocking.rows
         with (
-            build.serial(_i64(self._matrices.width**2)) as part,
+            build.serial(i64(self._matrices.width**2)) as part,
             build.serial((count + (rows - 1)) // rows) as group,
         ):
             self._multiply_rows(transformed, build.bind(first + group * rows), part, panel, products, group * rows)
@@ -291,21 +286,21 @@ class _Loops:
             self._blocking.lanes,
             self._conv.channels,
         )
-        shape = (_i64(vectors * lanes),)
+        shape = (i64(vectors * lanes),)
         sums = [build.alloc_buffer(shape, "float32", scope="local", layout=None) for _ in range(size)]
 
         def each(do: Callable[[Any, int, Any], None]) -> None:
             for i, total in enumerate(sums):
                 for vector in range(vectors):
-                    with build.vectorized(_i64(lanes)) as lane:
+                    with build.vectorized(i64(lanes)) as lane:
                         do(total, i, vector * lanes + lane)
 
         def add(total: Any, i: int, at: Any) -> None:
             product = transformed[part, (row + i) * channels + channel] * self._weight[part, panel, channel, at]
             build.buffer_store(total, total[at] + product, [at])
 
-        each(lambda total, _, at: build.buffer_store(total, tirx.FloatImm("float32", 0.0), [at]))
-        with build.serial(_i64(channels)) as channel:
+        each(lambda total, _, at: build.buffer_store(total, f32(0.0), [at]))
+        with build.serial(i64(channels)) as channel:
             each(add)
         width = self._blocking.panel
         each(lambda total, i, at: build.buffer_store(products, total[at], [part, (place + i) * width + at]))
@@ -316,7 +311,7 @@ class _Loops:
         sample, top, left = self._place_of(tile)
 
         def rows(store: Callable[[Any, Sequence[Any]], None], lanes: int) -> None:
-            with build.serial(_i64(m)) as i, build.vectorized(_i64(lanes)) as lane:
+            with build.serial(i64(m)) as i, build.vectorized(i64(lanes)) as lane:
                 outputs = self._matrices.of_products([build.bind(scratch[i, j, lane]) for j in range(width)])
                 for j, value in enumerate(outputs):
                     store(value, [sample, top + i, left + j, first + lane])
@@ -335,12 +330,12 @@ class _Loops:
                 whole = _all(top + m <= conv.rows, left + m <= conv.columns)
                 _either(whole, lambda: rows(anywhere, lanes), lambda: rows(within, lanes))
 
-        with build.serial(_i64(self._blocking.vectors)) as vector:
-            with build.serial(_i64(width)) as j, build.vectorized(_i64(full)) as lane:
+        with build.serial(i64(self._blocking.vectors)) as vector:
+            with build.serial(i64(width)) as j, build.vectorized(i64(full)) as lane:
                 at = place * self._blocking.panel + vector * full + lane
                 values = [build.bind(products[i * width + j, at]) for i in range(width)]
                 for i, value in enumerate(self._matrices.of_products(values)):
-                    build.buffer_store(scratch, value, [_i64(i), j, lane])
+                    build.buffer_store(scratch, value, [i64(i), j, lane])
             first = panel * self._blocking.panel + vector * full
             left_over = conv.maps % full
             if not left_over:
@@ -364,8 +359,4 @@ def _all(*conditions: Any) -> Any:
 
 
 def _buffer_of(shape: Sequence[int]) -> Any:
-    return build.buffer([_i64(n) for n in shape], "float32", layout=None)
-
-
-def _i64(number: Length) -> Any:
-    return tirx.IntImm("int64", number) if isinstance(number, int) else number
+    return build.buffer([i64(n) for n in shape], "float32", layout=None)

@@ -54,14 +54,14 @@ def _in_64_bits(graph: ir.Graph, node: ir.Node, wide: Mapping[Any, Any]) -> Sequ
     if node.op_type in _MOVES and node.inputs[0] in wide:
         return [wide[node.inputs[0]], *node.inputs[1:]]
     read = [x for x in node.inputs if x in wide]
-    if not read or not (node.op_type == "Concat" or (node.op_type in _OF_NUMBERS and all(map(_is_number, read)))):
+    if not read or not (node.op_type == "Concat" or (node.op_type in _OF_NUMBERS and all(map(_is_scalar, read)))):
         return None
     if not all(x in wide or (x is not None and x.const_value is not None) for x in node.inputs):
         return None
     return [wide[x] if x in wide else _constant_in_64_bits(graph, x) for x in node.inputs]
 
 
-def _is_number(x: ir.Value | None) -> bool:
+def _is_scalar(x: ir.Value | None) -> bool:
     return x is not None and x.shape is not None and len(x.shape) == 0
 
 
