@@ -195,13 +195,14 @@ class KernelWorker:
 
     def profile(
         self, compiled: dict[str, Any], target: str, workspace: str, values: str, inputs: Sequence[str], repeats: int
-    ) -> dict[str, float] | None:
-        """Seconds per node name, or None if the toolchain has no profiler."""
+    ) -> list[tuple[int, float]]:
+        """Nodes by place with their seconds; none if the toolchain has no profiler."""
         if not isinstance(self._toolchain, Profiler):
-            return None
+            return []
         arrays = _arrays(ValueStore(Path(values)), inputs)
         made = Compiled.from_json(compiled)
-        return dict(profile_for(self._toolchain, made, Target.parse(target), Path(workspace), arrays, repeats))
+        found = profile_for(self._toolchain, made, Target.parse(target), Path(workspace), arrays, repeats)
+        return [*found.items()]
 
     def can_tune(self) -> bool:
         """Return True if the toolchain tunes."""

@@ -11,8 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import onnx_ir as ir
-
 from collage._errors import ToolchainError
 from collage.cost.outcome import Outcome
 from collage.database import Database, FactKind
@@ -236,7 +234,8 @@ class _BaselineMeasurer:
             if seconds is None:
                 inputs, is_lasting = [str(value.name) for value in model.graph.inputs], True
                 try:
-                    seconds = _by_position(model, self.measure_session.profile(model, self.target, inputs))
+                    told = self.measure_session.profile(model, self.target, inputs)
+                    seconds = tuple(told.get(place, 0.0) for place in range(len(model.graph))) if told else ()
                 except ToolchainError as error:
                     seconds, is_lasting = (), not error.is_accident
                 if is_lasting:
@@ -246,11 +245,6 @@ class _BaselineMeasurer:
             if total > 0 and len(seconds) == len(members):
                 profile.update((i, s * outcome.time.median_s / total) for i, s in zip(members, seconds, strict=True))
         return profile
-
-
-def _by_position(kernel: ir.Model, seconds: Mapping[str, float]) -> tuple[float, ...]:
-    """Seconds in the order of a kernel's nodes, so that they mean the same for an equal kernel with other names."""
-    return tuple(float(seconds.get(str(node.name), 0.0)) for node in kernel.graph) if seconds else ()
 
 
 def maximal_ranges(graph: DataflowGraph, support: Mapping[int, Support]) -> list[int]:

@@ -460,8 +460,8 @@ class Profiler(Protocol):
 
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
-    ) -> Mapping[str, float]:
-        """Seconds per node name of the kernel's model, median of ``repeats`` runs.
+    ) -> Mapping[int, float]:
+        """Seconds by the place of a node in the kernel's model, median of ``repeats`` runs.
 
         Nodes merged into others may be missing: their time is with the node that they were merged into.
         """

@@ -84,8 +84,8 @@ def load_for(toolchain: Toolchain, compiled: Compiled, target: Target, workspace
 
 def profile_for(
     toolchain: Profiler, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
-) -> Mapping[str, float]:
-    """Return the seconds of each node of a kernel that ``compile_for`` made."""
+) -> Mapping[int, float]:
+    """Return the seconds of nodes, by place, of a kernel that ``compile_for`` made."""
     return toolchain.profile(unchecked(compiled), target, workspace, inputs, repeats)
 
 

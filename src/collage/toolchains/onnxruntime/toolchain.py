@@ -137,8 +137,8 @@ class OnnxRuntimeToolchain(ToolchainBase):
 
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
-    ) -> Mapping[str, float]:
-        """Seconds per node, from ONNX Runtime's own profiler."""
+    ) -> Mapping[int, float]:
+        """Seconds by node, from ONNX Runtime's own profiler."""
         check_options(target, _OPTIONS)
         with tokenised(workspace / compiled.metadata["model"]) as copy:
             events = _trace(copy.path, target, inputs, repeats + 1)
@@ -149,7 +149,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
         merged: dict[int, float] = defaultdict(float)
         for index, values in samples.items():
             merged[copy.main_node(copy.merged_group([index], samples))] += statistics.median(values)
-        return copy.named(merged)
+        return merged
 
 
 class _SessionKernel:

@@ -161,8 +161,8 @@ class OpenVinoToolchain(ToolchainBase):
 
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
-    ) -> Mapping[str, float]:
-        """Seconds per node, from OpenVINO's performance counters."""
+    ) -> Mapping[int, float]:
+        """Seconds by node, from OpenVINO's performance counters."""
         _check(target)
         with tokenised(workspace / compiled.metadata["model"]) as copy:
             config = _config(target, LoadOptions(exclusive=True)) | {"PERF_COUNT": True}
@@ -175,9 +175,7 @@ class OpenVinoToolchain(ToolchainBase):
             for _ in range(repeats + 1):
                 request.infer(feeds)
                 samples.append(_seconds_per_node(request, origins))
-        return copy.named(
-            {index: statistics.median(run.get(index, 0.0) for run in samples[1:]) for index in samples[0]}
-        )
+        return {index: statistics.median(run.get(index, 0.0) for run in samples[1:]) for index in samples[0]}
 
 
 def _check(target: Target) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["BODY", "TokenisedKernel", "input_token", "tokenised", "tokens_in"]
+__all__ = ["BODY", "TokenisedKernel", "input_token", "largest_constants", "node_token", "tokenised", "tokens_in"]
 
 _TOKEN = re.compile(r"collage_n(\d+)_")
 
@@ -26,17 +26,15 @@ BODY = "collage_body_"
 
 @dataclass(frozen=True)
 class TokenisedKernel:
-    """A copy of a kernel with tokens for names, and the name behind each token.
+    """A copy of a kernel with tokens for names.
 
     Attributes:
         path: The copy.
-        names: Names of the kernel's nodes, by index.
         producers: Indices of the nodes whose results each node reads.
         weights: Size of the largest constant that each node reads, be it by way of nodes that read nothing else: 0 for these.
     """
 
     path: Path
-    names: Sequence[str]
     producers: Sequence[Sequence[int]]
     weights: Sequence[int]
 
@@ -53,14 +51,15 @@ class TokenisedKernel:
             open_nodes += found
         return group
 
-    def named(self, seconds: Mapping[int, float]) -> Mapping[str, float]:
-        """Times by name instead of index."""
-        return {self.names[index]: value for index, value in seconds.items()}
-
 
 def input_token(index: int) -> str:
     """Name of an input of a tokenised kernel."""
     return f"collage_value{index}"
+
+
+def node_token(index: int) -> str:
+    """Name of a node of a tokenised kernel."""
+    return f"collage_n{index}_"
 
 
 def tokens_in(text: str) -> Sequence[int]:
@@ -79,9 +78,8 @@ def tokenised(path: Path) -> Iterator[TokenisedKernel]:
     producers = [[places[node] for node in node.predecessors() if node in places] for node in nodes]
     copy = TokenisedKernel(
         path.with_name(f"{path.stem}.profile.onnx"),
-        [node.name or "" for node in nodes],
         producers,
-        _largest_constants(nodes),
+        largest_constants(nodes),
     )
     _rename(model.graph)
     ir.save(model, copy.path)
@@ -95,15 +93,15 @@ def _rename(graph: ir.Graph) -> None:
     for index, value in enumerate((*graph.inputs, *graph.initializers.values())):
         value.name = input_token(index)
     for index, node in enumerate(graph):
-        node.name = f"collage_n{index}_"
+        node.name = node_token(index)
         for place, value in enumerate(node.outputs):
-            value.name = f"collage_n{index}_{place}" if value.name else ""
+            value.name = f"{node_token(index)}{place}" if value.name else ""
     for body in graph.subgraphs():
         for node in body:
             node.name = BODY
 
 
-def _largest_constants(nodes: Iterable[ir.Node]) -> list[int]:
+def largest_constants(nodes: Iterable[ir.Node]) -> list[int]:
     """Size of the largest constant of each node. A node that computes with constants only passes their size on."""
     sizes: dict[ir.Value, int] = {}
     found = []

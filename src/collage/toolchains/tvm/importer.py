@@ -49,6 +49,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
 from collage._errors import Unsupported
+from collage.toolchains.sdk.profiler_names import tokens_in
 from collage.toolchains.tvm.activations import activation
 from collage.toolchains.tvm.arithmetic import PAIRWISE, mish, pairwise, remainder, shifted, whole_exponent
 from collage.toolchains.tvm.convolutions import (
@@ -139,7 +140,17 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         found = self._images.convert(op_name, inputs, attrs, on_images)
         if found is None:
             found = self._converted(op_name, inputs, attrs, opset)
-        return self.bb.normalize(found) if isinstance(found, relax.Expr) else found
+        return self._named(self.bb.normalize(found), attrs) if isinstance(found, relax.Expr) else found
+
+    def _named(self, found: Any, attrs: Mapping[str, Any]) -> Any:
+        """Bind a tensor that a node computes to a variable with the node's name, which later passes keep.
+
+        Lists of integers are left alone: they may be lengths, which TVM looks for in expressions.
+        """
+        name = attrs["tvm_custom"]["name"] if "tvm_custom" in attrs else ""
+        if not (tokens_in(name) and isinstance(found, relax.Call) and isinstance(found.ty, relax.TensorType)):
+            return found
+        return self.bb.emit(found, name) if found.ty.ndim > 1 or _is_float(found) else found
 
     def _of_as_many(self, x: Any, y: Any) -> Any:
         """``y``, a Reshape of ``x``, with a check at run time that it has as many elements, if that is not certain."""

@@ -20,6 +20,7 @@ from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command, is_alone
 from collage.toolchains.sdk.model_files import one_line, refuse_operators, usable_cores, values_of
 from collage.toolchains.sdk.openmp import quiet_threads
+from collage.toolchains.sdk.profiler_names import node_token
 from collage.toolchains.tvm.int64_lengths import compute_lengths_in_64_bits
 from collage.toolchains.tvm.known_wrong import known_wrong, misread, refuse_types, summed_up
 from collage.toolchains.tvm.runtime_library import load_main, new_tensor, runtime, tvm_build
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from collage.target import Target
     from collage.toolchains._contract import Tensor
+    from collage.toolchains.tvm.profiler import Call
 
 __all__ = [
     "LEVELS",
@@ -66,13 +68,21 @@ class MachineKernel:
         compiled: The record of the compiled kernel. Its first file is the library.
         threads: Number of threads to compute with.
         exclusive: True if its threads may wait awake for the next run. False if another runtime needs their processors.
+        instrument: See ``load_main``.
     """
 
     reuses_outputs = False
     # Outputs that TVM does not allocate in each call are known, and copied: see ``noting_lent_outputs``.
     allocates_outputs = True
 
-    def __init__(self, folder: Path, compiled: Compiled, threads: int, exclusive: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        compiled: Compiled,
+        threads: int,
+        exclusive: bool,
+        instrument: Callable[..., int] | None = None,
+    ) -> None:
         self._count = threads
         self._exclusive = exclusive
         library = folder / compiled.files[0]
@@ -80,7 +90,7 @@ class MachineKernel:
         self._from_dlpack = functools.partial(
             ffi.from_dlpack, require_alignment=ALIGNMENT_BYTES, require_contiguous=True
         )
-        self._main = load_main(library)
+        self._main = load_main(library, instrument)
         self._threads = threads_in(folder, compiled.files)
         self._threads.drive(library)
         self._lent = compiled.metadata["lent"]
@@ -213,10 +223,13 @@ def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] 
     from onnx.external_data_helper import load_external_data_for_model
 
     _tvm()
-    from collage.graph import copy_model
+    from collage.graph import bodies, copy_model
     from collage.toolchains.tvm.importer import import_onnx
 
     copy = copy_model(kernel)
+    for index, node in enumerate(copy.graph):
+        for named in (node, *(inner for body in bodies(node) for inner in body.all_nodes())):
+            named.name = node_token(index)
     compute_lengths_in_64_bits(copy.graph)
     _give_plain_names(copy.graph)
     proto = ir.to_proto(copy)
@@ -287,7 +300,11 @@ def context(target: Target) -> Any:
 
 
 def build_library(
-    module: Any, target: Target, library: Path, records: Mapping[str, str] | None = None
+    module: Any,
+    target: Target,
+    library: Path,
+    records: Mapping[str, str] | None = None,
+    calls: list[Call] | None = None,
 ) -> Sequence[int]:
     """Schedules a Relax module, generates its code and links a shared library; which outputs lie in memory not theirs alone.
 
@@ -296,6 +313,7 @@ def build_library(
         target: Whose options count.
         library: The file to write.
         records: Tuning results by workload.
+        calls: Becomes the calls of loops: see ``profiler.noting_calls``.
 
     Raises:
         CompileError: TVM, or the compiler that links, failed.
@@ -305,6 +323,7 @@ def build_library(
 
     goal = tvm_target(target)
     lent: list[int] = []
+    noted = [] if calls is None else calls
     tuned = []
     if records:
         from collage.toolchains.tvm.metaschedule import apply_records
@@ -313,7 +332,7 @@ def build_library(
     try:
         with goal, context(target):
             for channels_last, winograd in _ATTEMPTS:
-                passes = pipeline(goal, lent, channels_last=channels_last, winograd=winograd, tuned=tuned)
+                passes = pipeline(goal, lent, noted, channels_last=channels_last, winograd=winograd, tuned=tuned)
                 try:
                     built = tvm.compile(module, target=goal, relax_pipeline=passes)
                     break

@@ -6,7 +6,10 @@ TVM schedules nothing by itself on CPUs: untuned, its loops are scalar and on on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collage.toolchains.tvm.profiler import Call
 
 __all__ = ["front", "noting_lent_outputs", "pipeline"]
 
@@ -25,6 +28,7 @@ def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
     from tvm.relax.backend import cpu_generic
 
     from collage.toolchains.tvm.products import use_products
+    from collage.toolchains.tvm.profiler import fuse_operators
     from collage.toolchains.tvm.weight_layout import pack_weights, turn_weights
     from collage.toolchains.tvm.winograd import use_winograd
 
@@ -39,7 +43,11 @@ def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
             *layout,
             relax.transform.DecomposeOpsForInference(),
             turn_weights(),
-            *cpu_generic.legalize_passes(target),
+            relax.transform.LegalizeOps(),
+            relax.transform.AnnotateTIROpPattern(),
+            relax.transform.FoldConstant(),
+            fuse_operators(),
+            relax.transform.FuseTIR(),
             *([use_winograd(target), use_products(target)] if winograd else []),
             pack_weights(),
         ]
@@ -47,13 +55,20 @@ def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
 
 
 def pipeline(
-    target: Any, lent: list[int], *, channels_last: bool, winograd: bool = True, tuned: Sequence[Any] = ()
+    target: Any,
+    lent: list[int],
+    calls: list[Call],
+    *,
+    channels_last: bool,
+    winograd: bool = True,
+    tuned: Sequence[Any] = (),
 ) -> Any:
     """The passes from imported Relax to code, for ``relax_pipeline`` of ``tvm.compile``.
 
     Args:
         target: TVM's target.
         lent: See ``noting_lent_outputs``.
+        calls: See ``noting_calls``.
         channels_last: See ``front``.
         winograd: See ``front``.
         tuned: Passes that schedule tuned functions; other functions get the default schedule.
@@ -63,6 +78,7 @@ def pipeline(
     from tvm.s_tir import dlight
 
     from collage.toolchains.tvm.math_functions import as_arithmetic
+    from collage.toolchains.tvm.profiler import noting_calls
     from collage.toolchains.tvm.row_schedules import Rows
     from collage.toolchains.tvm.tile_schedules import Cautious, Reductions, RegisterTiles
 
@@ -72,6 +88,8 @@ def pipeline(
             *tuned,
             dlight.ApplyDefaultSchedule(*map(Cautious, (Rows(), RegisterTiles(), Reductions()))),
             as_arithmetic(),
+            tvm.relax.transform.RewriteDataflowReshape(),  # What becomes a view is not called.
+            noting_calls(calls),
             *cpu_generic.pipeline.dataflow_lower_passes(target),
             noting_lent_outputs(lent),
             *cpu_generic.finalize_passes(target),

@@ -13,7 +13,7 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +65,17 @@ def runtime() -> Any:
     return tvm_ffi
 
 
-def load_main(library: Path) -> Any:
-    """Load a library that Relax compiled for the processor; return its entry function."""
+def load_main(library: Path, instrument: Callable[..., int] | None = None) -> Any:
+    """Load a library that Relax compiled for the processor; return its entry function.
+
+    Args:
+        library: The library.
+        instrument: Called before and after each call of the virtual machine: see ``set_instrument`` of ``relax.VirtualMachine``.
+    """
     machine = runtime().load_module(path_to_load(library))["vm_load_executable"]()
     machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
+    if instrument is not None:
+        machine["set_instrument"](runtime().convert(instrument))
     return machine["main"]
 
 

@@ -14,6 +14,7 @@ from collage._errors import CompileError, Unsupported
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import TUNED, Availability, Compiled, LoadOptions, Support, TuningSession
 from collage.toolchains.sdk.model_files import check_options, kernel_name, load_threads, one_line, usable_cores
+from collage.toolchains.sdk.profiler_names import largest_constants
 from collage.toolchains.tvm.kernels import (
     LEVELS,
     MachineKernel,
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel, OptionValues
+    from collage.toolchains._contract import Kernel, OptionValues, Tensor
+    from collage.toolchains.tvm.profiler import Call
 
 __all__ = ["TvmToolchain"]
 
@@ -79,12 +81,13 @@ class TvmToolchain(ToolchainBase):
         # By target, since a process that has loaded a library gets the same one again under the same name.
         options = "".join(f".{option}={value}" for option, value in target.options)
         library = workspace / f"{name}{options}.so"
-        lent = build_library(module, target, library, records)
+        calls: list[Call] = []
+        lent = build_library(module, target, library, records, calls)
         from collage.toolchains.tvm.multiples import multiples_of
 
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
-        facts = machine_facts(kernel.graph, lent, multiples_of(module))
+        facts = machine_facts(kernel.graph, lent, multiples_of(module)) | {"calls": _by_main_node(calls, kernel.graph)}
         files = (library.name, add_threads(library))
         return Compiled(self.name, str(target), files, inputs, outputs, metadata=facts)
 
@@ -96,6 +99,21 @@ class TvmToolchain(ToolchainBase):
         """Load the library into a virtual machine of Relax."""
         check_options(target, _OPTIONS)
         return MachineKernel(workspace, compiled, load_threads(target, options) or usable_cores(), options.exclusive)
+
+    def profile(
+        self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
+    ) -> Mapping[int, float]:
+        """Seconds by node, from an instrument of the virtual machine that calls the loops."""
+        check_options(target, _OPTIONS)
+        from collage.toolchains.tvm.profiler import Stopwatch, seconds_by_node
+
+        watch = Stopwatch()
+        threads = load_threads(target, LoadOptions(exclusive=True)) or usable_cores()
+        kernel = MachineKernel(workspace, compiled, threads, True, watch)
+        for _ in range(repeats + 1):
+            watch.runs.append([])
+            kernel(inputs)
+        return seconds_by_node(watch.runs[1:], compiled.metadata["calls"])
 
     def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
         """Its loop nests with a reduction, whose tiles are guessed unless they are tuned."""
@@ -117,6 +135,12 @@ def _read(proto: Any) -> Any:
     from collage.toolchains.tvm.multiples import import_in_multiples
 
     return import_in_multiples(proto)
+
+
+def _by_main_node(calls: Sequence[Call], graph: ir.Graph) -> list[list[str | int]]:
+    """Return for each call the place of the node that it counts as: of those that it computes the one with most weights."""
+    weights = largest_constants(list(graph))
+    return [[name, max(places, key=lambda place: (weights[place], place))] for name, places in calls if places]
 
 
 def _records(kernel: ir.Model, target: Target) -> Mapping[str, str]:
