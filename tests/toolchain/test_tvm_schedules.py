@@ -72,6 +72,11 @@ KERNELS = [
     plain((12, 33, 128), 3, "y = ReduceL2 (x, last)"),
     plain((6, 40, 32), 3, "m = ReduceMean (x, last) d = Sub (x, m) a = Abs (d) s = ReduceSum (a, last) y = Div (d, s)"),
     plain((3, 5, 7, 11), 4, "y = Transpose <perm = [3,0,2,1]> (x)"),
+    plain((3, 32, 40), 3, "y = Transpose <perm = [0,2,1]> (x)"),
+    plain((3, 12, 5, 8), 4, "t = Transpose <perm = [3,2,1,0]> (x) y = Relu (t)"),
+    plain((2, 48, 6, 16), 4, "t = Transpose <perm = [0,3,2,1]> (x) e = Exp (t) y = Mul (t, e)"),
+    plain((24, 24), 2, "t = Transpose <perm = [1,0]> (x) y = Add (t, x)"),
+    plain((20, 1, 36), 3, "t = Transpose <perm = [2,1,0]> (x) y = Sigmoid (t)"),
     plain((6, 40), 2, "a = Relu (x) y = Concat <axis = 1> (a, x)"),
 ]
 
@@ -141,6 +146,19 @@ def test_vectors_are_as_long_as_a_power_of_two(
     }
     assert 16 in lengths
     assert all(length & length - 1 == 0 for length in lengths), lengths
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows"), [((1, 64, 24), 8), ((1, 64, 96), 16), ((1, 64, 7), None), ((1, 65, 96), None)]
+)
+def test_a_matrix_is_transposed_in_tiles(
+    shape: tuple[int, ...], rows: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If rows lie a power of two apart, a cache cannot hold a whole column."""
+    case = plain(shape, 3, "t = Transpose <perm = [0,2,1]> (x) y = Relu (t)")
+    *_, loops = loops_of(case, tmp_path, monkeypatch)
+    tile = re.search(r"T\.int64\((\d+)\)\):\n\s+for \w+ in T\.vectorized\(T\.int64\(8\)\)", loops)
+    assert (tile and int(tile[1])) == rows
 
 
 @pytest.mark.slow

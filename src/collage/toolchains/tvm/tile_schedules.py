@@ -38,6 +38,10 @@ _BEST_TILE = (32, 7)
 _TILE_BYTES = 1024
 """The largest tile that TVM keeps on the stack and a compiler in registers."""
 _LEAST_LANES = 4
+_TURNED_ROWS, _TURNED_LANES = (16, 8, 4), (8, 4)
+"""Rows and columns of the tile in which a matrix is transposed: a cache has all its lines at once, also if they are a power of
+two apart. Of ``[4, 1024, 1024]`` 3.7 ms instead of 15.8, of ``[64, 128, 128]`` 0.3 instead of 3.1; with 16 columns 3.5 and 0.8.
+"""
 PARALLEL_WORK = 8192
 """Scalar operations below which waking a thread costs more than it saves."""
 
@@ -125,16 +129,34 @@ def _schedule(sch: s_tir.Schedule, place: int) -> s_tir.Schedule | None:
 
 
 def _elementwise(sch: s_tir.Schedule, block: SBlockInfo) -> None:
-    *outer, last = sch.get_loops(block.block_rv)
-    width = divisor(extent(sch, last), (LANES, 8, 4))
-    work = product(sch, (*outer, last))
+    *outer, last = loops = sch.get_loops(block.block_rv)
+    across = _axis_read_across(sch, block)
+    rows = divisor(extent(sch, loops[across]), _TURNED_ROWS) if across is not None else None
+    width = divisor(extent(sch, last), _TURNED_LANES if rows else (LANES, 8, 4))
+    work = product(sch, loops)
     if width:
         rest, lanes = sch.split(last, [None, width])
+        if across is not None and rows:
+            outer[across], row = sch.split(outer[across], [None, rows])
+            sch.reorder(*outer, rest, row, lanes)
         sch.vectorize(lanes)
         outer.append(rest)
     elif not outer:
         return
     parallel(sch, outer, work)
+
+
+def _axis_read_across(sch: s_tir.Schedule, block: SBlockInfo) -> int | None:
+    """Return the axis along which a transposed operand is contiguous, while the result is so along another; None if none is."""
+    node = sch.get(block.block_rv)
+    *others, last = (each.var for each in node.iter_vars)
+    for region in node.reads:
+        *before, innermost = (place.min for place in region.region)
+        if any(place.same_as(last) for place in before):
+            for axis, variable in enumerate(others):
+                if innermost.same_as(variable):
+                    return axis
+    return None
 
 
 def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | None, place: int) -> None:
