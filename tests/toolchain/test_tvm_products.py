@@ -116,6 +116,30 @@ def test_layers_of_any_number_of_rows(shape: Sequence[Any], tmp_path: Path) -> N
     check(model, loaded(model, tmp_path), *random_arrays(shape, *[[n] * free for n in (1, 5, 14, 33)]))
 
 
+@pytest.mark.parametrize("rows", [13, 38, 197])
+def test_layers_of_an_odd_number_of_rows(rows: int, tmp_path: Path) -> None:
+    """A schedule could split these rows only into ones and twos."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "b"], ["y"])]
+    model = model_of(nodes, [rows, 24], w=(24, 64), b=(64,))
+    assert any(name.endswith("_rows") for name in names_of(model))
+    check(model, loaded(model, tmp_path), *random_arrays([rows, 24], ()))
+
+
+@pytest.mark.parametrize("side", [13, 26])
+def test_convolutions_of_odd_pictures(side: int, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b"], ["a"], strides=[2, 2], pads=[1, 1, 1, 1]),
+        helper.make_node("Sigmoid", ["a"], ["s"]),
+        helper.make_node("Mul", ["a", "s"], ["m"]),
+        helper.make_node("Conv", ["m", "w2"], ["y"]),
+    ]
+    shape = [1, 8, side, side]
+    model = model_of(nodes, shape, w1=(32, 8, 3, 3), b=(32,), w2=(48, 32, 1, 1))
+    number = sum(name.endswith("_rows") for name in names_of(model))
+    assert number == (2 if side == 26 else 0), "pictures of 13 and of 7 rows"
+    check(model, loaded(model, tmp_path), *random_arrays(shape, ()))
+
+
 @pytest.mark.parametrize(
     ("window", "more"),
     [
@@ -139,6 +163,8 @@ def test_windows_of_any_form(window: tuple[int, int], more: dict[str, Any], tmp_
     ("shape", "weight", "nodes"),
     [
         ([4, 48], (48, 64), [helper.make_node("MatMul", ["x", "w"], ["y"])]),
+        ([7, 48], (48, 64), [helper.make_node("MatMul", ["x", "w"], ["y"])]),
+        ([45, 48], (48, 64), [helper.make_node("MatMul", ["x", "w"], ["y"])]),
         (["m", 48], (48, 3), [helper.make_node("MatMul", ["x", "w"], ["y"])]),
         (["n", 48, "h", 8], (48, 1, 3, 3), [helper.make_node("Conv", ["x", "w"], ["y"], group=48)]),
     ],

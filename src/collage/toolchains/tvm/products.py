@@ -1,4 +1,4 @@
-"""Products with a constant matrix whose number of rows is free: convolutions, channels last, and layers of networks.
+"""Products with a constant matrix whose number of rows is free or odd: convolutions, channels last, and layers of networks.
 
 A pass over fused loops that are not scheduled yet. A tile of sums in registers needs several rows, and a schedule of TVM's splits
 rows only into parts of equal size. Here the last tile of all begins with rows that are there, and repeats the last one. A row of
@@ -23,6 +23,7 @@ from tvm.tirx.script.builder import ir as build
 from collage.toolchains.tvm.lengths import Length, ceil_div, f32, i64, lengths_of
 from collage.toolchains.tvm.nests import Nest, Unlike, all_of, margins_of, rewrite_nests, stored
 from collage.toolchains.tvm.processor import Processor
+from collage.toolchains.tvm.tile_schedules import TILE_ROWS
 from collage.toolchains.tvm.weight_layout import Packer
 
 __all__ = ["are_expected", "use_products"]
@@ -31,6 +32,10 @@ _MOST_VECTORS = 4
 _MOST_ROWS = 7
 """With one vector of columns, tiles of 14 rows are as fast, and LLVM compiles them for longer."""
 _FEW_COLUMNS = 4
+_FEW_ROWS = 2
+"""A schedule splits rows into equal tiles, of two if their number is twice a prime. A product of 197 rows took 2 to 3 times as
+long so; of 38 or 130 rows, both take as long.
+"""
 _BLOCK_BYTES = 1 << 15
 """Rows of this size stay in a first-level cache while all columns are computed."""
 
@@ -88,7 +93,7 @@ def are_expected(x: Any) -> bool:
 
 
 def use_products(target: Any) -> Any:
-    """Return a pass that rewrites products of a free number of rows. It runs at TVM's highest optimisation level only."""
+    """Return a pass that rewrites products of a free or odd number of rows. It runs at TVM's highest optimisation level only."""
     return rewrite_nests(target, "rows", _rewritten)
 
 
@@ -106,7 +111,7 @@ def _product_of(nest: Nest, data: Any, weight: Any, processor: Processor) -> _Pr
     """Return the product of a nest.
 
     Raises:
-        Unlike: It is none, or its rows are as many as a schedule can be made for.
+        Unlike: It is none, or a schedule can make tiles of its rows.
     """
     store = nest.anchor.body
     source = data if nest.padding is None else stored(nest.padding).buffer
@@ -115,7 +120,7 @@ def _product_of(nest: Nest, data: Any, weight: Any, processor: Processor) -> _Pr
     *lengths, _ = lengths_of(store.buffer)
     if any(str(x.dtype) != "float32" for x in (data, weight, store.buffer)):
         raise Unlike
-    if not all(isinstance(n, int) for n in (depth, columns, *windows)) or all(isinstance(n, int) for n in lengths):
+    if not all(isinstance(n, int) for n in (depth, columns, *windows)) or _has_tiles(lengths):
         raise Unlike
     if not windows and columns < _FEW_COLUMNS:
         raise Unlike  # A sum along a row is one of vectors.
@@ -135,6 +140,14 @@ def _product_of(nest: Nest, data: Any, weight: Any, processor: Processor) -> _Pr
         _rows(processor, vectors),
         processor.lanes,
     )
+
+
+def _has_tiles(lengths: Sequence[Length]) -> bool:
+    """Return True if a schedule can make tiles of rows: of each length that is fixed, or of the few rows that there are."""
+    if not all(isinstance(n, int) for n in lengths):
+        return False
+    last = next((n for n in reversed(lengths) if n != 1), 1)
+    return math.prod(lengths) <= _MOST_ROWS or any(last % rows == 0 for rows in TILE_ROWS if rows > _FEW_ROWS)
 
 
 def _steps(block: Any, source: Any, weight: Any, windows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -20,6 +20,7 @@ from tvm.s_tir.dlight.base import try_inline_contiguous_spatial
 __all__ = [
     "LANES",
     "PARALLEL_WORK",
+    "TILE_ROWS",
     "Cautious",
     "Reductions",
     "RegisterTiles",
@@ -32,7 +33,7 @@ __all__ = [
 
 LANES = 16
 TILE_COLUMNS = (64, 48, 32, 16, 8, 4)
-_TILE_ROWS = (7, 6, 5, 4, 8, 3, 2)
+TILE_ROWS = (7, 6, 5, 4, 8, 3, 2)
 _BEST_TILE = (32, 7)
 """Columns and rows of the tile that comes first where it fits. See ``docs/studies/winograd.md`` under "Plain loops"."""
 _TILE_BYTES = 1024
@@ -53,11 +54,12 @@ class Cautious:
         self._rule = rule
 
     def apply(self, func: tirx.PrimFunc, target: Any, tunable: bool) -> s_tir.Schedule | None:
-        """Apply the rule to ``func``. Return None if one of its primitives does not fit."""
+        """Apply the rule to ``func``. Return None if one of its primitives does not fit, or if TVM cannot generate its loops."""
         try:
-            return self._rule.apply(func, target, tunable)
+            sch = self._rule.apply(func, target, tunable)
         except (s_tir.ScheduleError, tvm.error.InternalError, TypeError, ValueError):
             return None
+        return None if sch is None or _has_loops_in_vectors(sch) else sch
 
 
 class RegisterTiles:
@@ -182,8 +184,10 @@ def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | No
     for loop in inner:
         sch.unroll(loop)
     sch.vectorize(lanes)
-    sch.reverse_compute_at(last, parallel(sch, tiles, work))
-    _vectorise_innermost(sch, last)
+    tile = parallel(sch, tiles, work)
+    sch.reverse_compute_at(last, tile)
+    if not sch.get(sch.get_loops(last)[-1]).same_as(sch.get(tile)):  # Of one column no loop is left.
+        _vectorise_innermost(sch, last)
     init = sch.decompose_reduction(block.block_rv, reduced[0])
     sch.vectorize(sch.get_loops(init)[-1])
 
@@ -224,6 +228,21 @@ def _computes_anything_between(sch: s_tir.Schedule) -> bool:
     return bool(bounds)
 
 
+def _has_loops_in_vectors(sch: s_tir.Schedule) -> bool:
+    """Return True if a loop that is a vector holds another one: TVM then fails, and the whole kernel gets slower passes."""
+    vectors, loops = list[Any](), list[Any]()
+
+    def note(loop: Any) -> None:
+        if loop.kind == tirx.ForKind.VECTORIZED:
+            vectors.append(loop.body)
+
+    for function in sch.mod.functions.values():
+        tvm_ffi.structural_walk(function.body, (tirx.For, note))
+    for body in vectors:
+        tvm_ffi.structural_walk(body, (tirx.For, loops.append))
+    return bool(loops)
+
+
 def parallel(sch: s_tir.Schedule, loops: Sequence[Any], work: int | None) -> Any:
     """Share loops among threads if there is enough work or an unknown amount of it. Return the innermost loop.
 
@@ -259,7 +278,7 @@ def _tile(column_extent: int, row_extent: int, place: int) -> tuple[int, int | N
     shapes: list[tuple[int, int | None]] = []
     for columns in (c for c in TILE_COLUMNS if column_extent and column_extent % c == 0):
         fitting: list[int | None] = [
-            r for r in _TILE_ROWS if row_extent and row_extent % r == 0 and r * columns * 4 <= _TILE_BYTES
+            r for r in TILE_ROWS if row_extent and row_extent % r == 0 and r * columns * 4 <= _TILE_BYTES
         ]
         shapes += [(columns, rows) for rows in fitting or [None]]
     if shapes and shapes[0][0] % _BEST_TILE[0] == 0:  # A weight may be packed by the widest columns that fit.
