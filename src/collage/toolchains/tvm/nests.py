@@ -25,8 +25,8 @@ Rewrite = Callable[["Nest", Any, Processor], tuple[Any, Mapping[int, Packer]]]
 """Make other loops of a nest and its function, and the functions that convert weights for them, by position."""
 
 
-def rewrite_nests(target: Any, suffix: str, rewrite: Rewrite) -> Any:
-    """Return a pass that gives nests by constant weights loops of their own, on a processor with wide vectors.
+def rewrite_nests(target: Any, suffix: str, rewrite: Rewrite, *, of_weights: bool = True) -> Any:
+    """Return a pass that gives nests loops of their own, on a processor with wide vectors.
 
     It runs at TVM's highest optimisation level only.
 
@@ -34,6 +34,7 @@ def rewrite_nests(target: Any, suffix: str, rewrite: Rewrite) -> Any:
         target: TVM's target.
         suffix: The ending of the names of functions that change.
         rewrite: Makes the loops, and raises ``Unlike`` if the old ones stay.
+        of_weights: True for nests whose second operand is a constant weight in all calls, False if it is in none.
     """
 
     def rewritten(module: Any, _: Any) -> Any:
@@ -43,7 +44,7 @@ def rewrite_nests(target: Any, suffix: str, rewrite: Rewrite) -> Any:
         sites = call_sites(module)
         calls = Calls(module)
         for variable, function in module.functions_items():
-            if not isinstance(function, tirx.PrimFunc) or not _is_open(function, sites.get(variable, ())):
+            if not isinstance(function, tirx.PrimFunc) or not _is_open(function, sites.get(variable, ()), of_weights):
                 continue
             with contextlib.suppress(Unlike):
                 calls.note(variable, suffix, rewrite(read_nest(function), function, processor))
@@ -52,11 +53,11 @@ def rewrite_nests(target: Any, suffix: str, rewrite: Rewrite) -> Any:
     return tvm.transform.module_pass(rewritten, opt_level=_OPT_LEVEL, name=f"use_{suffix}")
 
 
-def _is_open(function: Any, sites: Sequence[Any]) -> bool:
-    """Return True if a function has no schedule, and all its calls have a weight as their second operand."""
+def _is_open(function: Any, sites: Sequence[Any], of_weights: bool) -> bool:
+    """Return True if a function has no schedule, and all its calls have such a second operand."""
     if function.attrs and function.attrs.get("tirx.is_scheduled"):
         return False
-    return bool(sites) and all(len(call.args[1]) > 1 and is_weight(call.args[1][1]) for call in sites)
+    return bool(sites) and all(len(call.args[1]) > 1 and is_weight(call.args[1][1]) == of_weights for call in sites)
 
 
 class Unlike(Exception):

@@ -27,6 +27,7 @@ def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
     from tvm import relax
     from tvm.relax.backend import cpu_generic
 
+    from collage.toolchains.tvm.matrix_products import use_matrix_products
     from collage.toolchains.tvm.products import use_products
     from collage.toolchains.tvm.profiler import fuse_operators
     from collage.toolchains.tvm.weight_layout import pack_weights, turn_weights
@@ -48,7 +49,7 @@ def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
             relax.transform.FoldConstant(),
             fuse_operators(),
             relax.transform.FuseTIR(),
-            *([use_winograd(target), use_products(target)] if winograd else []),
+            *([use_winograd(target), use_products(target), use_matrix_products(target)] if winograd else []),
             pack_weights(),
         ]
     )

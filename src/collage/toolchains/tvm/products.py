@@ -26,7 +26,7 @@ from collage.toolchains.tvm.processor import Processor
 from collage.toolchains.tvm.tile_schedules import TILE_ROWS
 from collage.toolchains.tvm.weight_layout import Packer
 
-__all__ = ["are_expected", "use_products"]
+__all__ = ["are_expected", "has_tiles", "place_of", "rows_of_tile", "use_products"]
 
 _MOST_VECTORS = 4
 _MOST_ROWS = 7
@@ -120,7 +120,7 @@ def _product_of(nest: Nest, data: Any, weight: Any, processor: Processor) -> _Pr
     *lengths, _ = lengths_of(store.buffer)
     if any(str(x.dtype) != "float32" for x in (data, weight, store.buffer)):
         raise Unlike
-    if not all(isinstance(n, int) for n in (depth, columns, *windows)) or _has_tiles(lengths):
+    if not all(isinstance(n, int) for n in (depth, columns, *windows)) or has_tiles(lengths):
         raise Unlike
     if not windows and columns < _FEW_COLUMNS:
         raise Unlike  # A sum along a row is one of vectors.
@@ -133,16 +133,16 @@ def _product_of(nest: Nest, data: Any, weight: Any, processor: Processor) -> _Pr
     whole = ceil_div(columns, processor.lanes)
     vectors = max(
         (n for n in range(1, _MOST_VECTORS + 1) if whole % n == 0),
-        key=lambda n: _rows(processor, n) * n / (_rows(processor, n) + n),
+        key=lambda n: rows_of_tile(processor, n) * n / (rows_of_tile(processor, n) + n),
     )
     return _Product(
         *(lengths, padded, margins, tuple(windows), strides, dilations, depth, columns, vectors),
-        _rows(processor, vectors),
+        rows_of_tile(processor, vectors),
         processor.lanes,
     )
 
 
-def _has_tiles(lengths: Sequence[Length]) -> bool:
+def has_tiles(lengths: Sequence[Length]) -> bool:
     """Return True if a schedule can make tiles of rows: of each length that is fixed, or of the few rows that there are."""
     if not all(isinstance(n, int) for n in lengths):
         return False
@@ -180,7 +180,7 @@ def _steps(block: Any, source: Any, weight: Any, windows: int) -> tuple[tuple[in
     return tuple(step[0] for step in pixels), tuple(step[1] for step in pixels)
 
 
-def _rows(processor: Processor, vectors: int) -> int:
+def rows_of_tile(processor: Processor, vectors: int) -> int:
     """Return the rows of a tile whose sums fill the registers, beside the vectors of a row of the matrix."""
     return min((processor.registers - vectors - 1) // vectors, _MOST_ROWS)
 
@@ -302,7 +302,7 @@ class _Loops:
         product = self._product
         if not product.windows:
             return row * product.depth
-        sample, y, x = _place(row, product.lengths)
+        sample, y, x = place_of(row, product.lengths)
         (_, height, width), (down, across) = product.padded, product.strides
         return ((sample * height + y * down) * width + x * across) * product.depth
 
@@ -311,7 +311,7 @@ class _Loops:
         product, lanes = self._product, self._product.lanes
         left_over = product.columns % lanes
         with build.serial(tirx.min(i64(product.rows), self._count - row)) as i:
-            place = _place(row + i, product.lengths)
+            place = place_of(row + i, product.lengths)
 
             def finish(vector: Any, lanes: int) -> None:
                 with build.vectorized(i64(lanes)) as lane:
@@ -332,7 +332,7 @@ class _Loops:
                             finish(vector, left_over)
 
 
-def _place(row: Any, lengths: Sequence[Length]) -> list[Any]:
+def place_of(row: Any, lengths: Sequence[Length]) -> list[Any]:
     """Return the indices of a row."""
     place: list[Any] = []
     for length in reversed(lengths[1:]):

@@ -1,0 +1,266 @@
+"""Products of two computed matrices, as in attention, whose rows or columns a schedule cannot split into equal tiles.
+
+A pass over fused loops that are not scheduled yet. The last tile below repeats the last row. The last tile to the right begins
+earlier, so that it ends with the last column; what it computes again is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as build
+
+from collage.toolchains.tvm.lengths import Length, ceil_div, f32, i64, lengths_of, numbers_of
+from collage.toolchains.tvm.nests import Nest, Unlike, all_of, rewrite_nests
+from collage.toolchains.tvm.processor import Processor
+from collage.toolchains.tvm.products import has_tiles, place_of, rows_of_tile
+from collage.toolchains.tvm.tile_schedules import PARALLEL_WORK
+from collage.toolchains.tvm.weight_layout import Packer
+
+__all__ = ["use_matrix_products"]
+
+_MOST_VECTORS = 4
+_VECTORS_OF_FREE_COLUMNS = 2
+"""Fewer columns than these vectors have are added up one by one."""
+_GROUPS = 8
+"""Tiles below each other that one task computes."""
+
+_Place = Callable[[Any, Any, Any], Any]
+"""Load an element of an operand by its row, its place in the sum, and its column."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A product of matrices, maybe many of them.
+
+    Attributes:
+        lengths: Lengths of the result: of the axes that number the matrices, of rows and of columns.
+        depth: Terms of a sum.
+        vectors: Vectors of columns in a tile.
+        rows: Rows of a tile.
+        lanes: Elements of a vector.
+    """
+
+    lengths: Sequence[Length]
+    depth: Length
+    vectors: int
+    rows: int
+    lanes: int
+
+    @property
+    def panel(self) -> int:
+        """Return the number of columns of a tile."""
+        return self.vectors * self.lanes
+
+    @property
+    def is_parallel(self) -> bool:
+        """Return True if there is enough work for threads, or an unknown amount of it."""
+        lengths = [*self.lengths, self.depth]
+        return not all(isinstance(n, int) for n in lengths) or math.prod(lengths) >= PARALLEL_WORK
+
+
+def use_matrix_products(target: Any) -> Any:
+    """Return a pass that rewrites products of computed matrices. It runs at TVM's highest optimisation level only."""
+    return rewrite_nests(target, "matrices", _rewritten, of_weights=False)
+
+
+def _rewritten(nest: Nest, function: Any, processor: Processor) -> tuple[Any, Mapping[int, Packer]]:
+    """Return other loops; no operand needs another layout.
+
+    Raises:
+        Unlike: The loops stay.
+    """
+    left, right, *_ = function.params
+    return _write(_product_of(nest, left, right, processor), function, nest), {}
+
+
+def _product_of(nest: Nest, left: Any, right: Any, processor: Processor) -> _Product:
+    """Return the product of a nest.
+
+    Raises:
+        Unlike: It is none, or a schedule can make tiles of it.
+    """
+    store = nest.anchor.body
+    *spatial, reduced = nest.anchor.iter_vars
+    kinds = [int(each.iter_type) for each in nest.anchor.iter_vars]
+    data, sum_ = int(tirx.IterVar.DataPar), int(tirx.IterVar.CommReduce)
+    if nest.padding is not None or len(spatial) < 2 or kinds != [*[data] * len(spatial), sum_]:
+        raise Unlike
+    if any(str(x.dtype) != "float32" for x in (left, right, store.buffer)):
+        raise Unlike
+    row, column = spatial[-2].var, spatial[-1].var
+    of_left, of_right = (_load_of(store.value, operand) for operand in (left, right))
+    total = store.buffer[*(each.var for each in spatial)]
+    if not tvm_ffi.structural_equal(store.value, total + of_left * of_right):
+        raise Unlike
+    reads_column, reads_row = (
+        any(variable.same_as(v) for place in load.indices for v in all_of(place, ir.Var))
+        for load, variable in ((of_left, column), (of_right, row))
+    )
+    if reads_column or reads_row or not of_right.indices[-1].same_as(column):
+        raise Unlike
+    lengths = lengths_of(store.buffer)
+    *_, columns = lengths
+    (depth,) = numbers_of([reduced.dom.extent])
+    is_known = all(isinstance(n, int) for n in (*lengths, depth))
+    if isinstance(columns, int):
+        if columns < processor.lanes or (is_known and columns % processor.lanes == 0 and has_tiles(lengths[:-1])):
+            raise Unlike
+        vectors = max(
+            range(1, min(_MOST_VECTORS, columns // processor.lanes) + 1),
+            key=lambda n: _speed(n, processor) / (ceil_div(columns, n * processor.lanes) * n),
+        )
+    else:
+        vectors = _VECTORS_OF_FREE_COLUMNS
+    rows = rows_of_tile(processor, vectors)
+    return _Product(
+        lengths, depth, vectors, min(rows, lengths[-2]) if isinstance(lengths[-2], int) else rows, processor.lanes
+    )
+
+
+def _speed(vectors: int, processor: Processor) -> float:
+    """Return sums of a tile for each value that is loaded for them."""
+    rows = rows_of_tile(processor, vectors)
+    return rows * vectors / (rows + vectors)
+
+
+def _load_of(value: Any, operand: Any) -> Any:
+    """Return the one load of an operand.
+
+    Raises:
+        Unlike: There is none, or there are several.
+    """
+    loads = [load for load in all_of(value, ir.TensorLoad) if load.source.same_as(operand)]
+    if len(loads) != 1:
+        raise Unlike
+    return loads[0]
+
+
+def _write(product: _Product, function: Any, nest: Nest) -> Any:
+    """Return a scheduled function of a product and the operators after it."""
+    *inputs, output = function.params
+    with IRBuilder() as builder, build.prim_func(s_tir=True, private=True):
+        build.func_name("matrices")
+        build.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        for i, each in enumerate(inputs):
+            build.arg(f"input_{i}", each)
+        build.arg("output", output)
+        _Loops(product, nest, function.params[0], function.params[1], output).write()
+    return builder.get()
+
+
+class _Loops:
+    """Writes the loops of one product into the function that is being built."""
+
+    def __init__(self, product: _Product, nest: Nest, left: Any, right: Any, output: Any) -> None:
+        self._product, self._nest, self._output = product, nest, output
+        value = nest.anchor.body.value
+        self._loads = tuple(_load_of(value, operand) for operand in (left, right))
+
+    def write(self) -> None:
+        """Write all loops."""
+        product = self._product
+        *batch, rows, _ = product.lengths
+        blocks = build.bind(ceil_div(i64(rows), _GROUPS * product.rows))
+        tasks = math.prod([i64(n) for n in batch], start=blocks)
+        with (build.parallel if product.is_parallel else build.serial)(tasks) as task:
+            matrix = place_of(task // blocks, batch) if batch else []
+            self._write_block(matrix, build.bind(task % blocks * (_GROUPS * product.rows)))
+
+    def _write_block(self, matrix: Sequence[Any], first: Any) -> None:
+        """Compute the rows of one task."""
+        product = self._product
+        *_, rows, columns = product.lengths
+        left_over = build.bind(tirx.min(i64(_GROUPS * product.rows), rows - first))
+
+        def by_tiles() -> None:
+            with build.serial(i64(ceil_div(columns, product.panel))) as panel:
+                column = build.bind(tirx.min(panel * product.panel, columns - product.panel))
+                with build.serial(ceil_div(left_over, product.rows)) as group:
+                    row = build.bind(first + group * product.rows)
+                    self._finish(self._sums(matrix, row, column), matrix, row, column)
+
+        if isinstance(columns, int):
+            by_tiles()
+            return
+        with build.If(columns >= product.panel):
+            with build.Then():
+                by_tiles()
+            with build.Else(), build.serial(left_over) as i, build.serial(columns) as column:
+                self._write_one(matrix, build.bind(first + i), column)
+
+    def _write_one(self, matrix: Sequence[Any], row: Any, column: Any) -> None:
+        """Compute one element."""
+        total = build.alloc_buffer((i64(1),), "float32", scope="local", layout=None)
+        build.buffer_store(total, f32(0.0), [0])
+        left, right = self._operands(matrix)
+        with build.serial(i64(self._product.depth)) as k:
+            build.buffer_store(total, total[0] + left(row, k, column) * right(row, k, column), [0])
+        where = [*matrix, row, column]
+        build.buffer_store(self._output, self._nest.epilogue(total[0], where), where)
+
+    def _operands(self, matrix: Sequence[Any]) -> tuple[_Place, _Place]:
+        """Return how the elements of both operands are loaded."""
+        variables = [each.var for each in self._nest.anchor.iter_vars]
+
+        def load_of(load: Any) -> _Place:
+            def placed(row: Any, k: Any, column: Any) -> Any:
+                values = (*matrix, row, column, k)
+
+                def replaced(variable: Any) -> Any:
+                    known = zip(variables, values, strict=True)
+                    return next((value for own, value in known if own.same_as(variable)), variable)
+
+                places = [tvm_ffi.structural_map(place, [(ir.Var, replaced)]) for place in load.indices]
+                return load.source[*places]
+
+            return placed
+
+        left, right = map(load_of, self._loads)
+        return left, right
+
+    def _sums(self, matrix: Sequence[Any], row: Any, column: Any) -> Any:
+        """Add up a tile in registers, and return a buffer with the sums of its rows."""
+        product = self._product
+        rows = product.lengths[-2]
+        left, right = self._operands(matrix)
+        # In a buffer, since of an expression for each row TVM makes one that tells how much of the input they read together.
+        places = build.alloc_buffer((i64(product.rows),), "int64", scope="local", layout=None)
+        for i in range(product.rows):
+            build.buffer_store(places, tirx.min(row + i, rows - 1), [i])
+        shape = (i64(product.panel),)
+        sums = [build.alloc_buffer(shape, "float32", scope="local", layout=None) for _ in range(product.rows)]
+        kept = build.alloc_buffer((i64(product.rows), i64(product.panel)), "float32", layout=None)
+
+        def each(do: Callable[[int, Any, Any], None]) -> None:
+            for i, total in enumerate(sums):
+                for vector in range(product.vectors):
+                    with build.vectorized(i64(product.lanes)) as lane:
+                        do(i, total, vector * product.lanes + lane)
+
+        each(lambda _, total, at: build.buffer_store(total, f32(0.0), [at]))
+        with build.serial(i64(product.depth)) as k:
+
+            def add(i: int, total: Any, at: Any) -> None:
+                value = left(places[i], k, column) * right(row, k, column + at)
+                build.buffer_store(total, total[at] + value, [at])
+
+            each(add)
+        each(lambda i, total, at: build.buffer_store(kept, total[at], [i, at]))
+        return kept
+
+    def _finish(self, sums: Any, matrix: Sequence[Any], row: Any, column: Any) -> None:
+        """Apply the epilogue to the rows of a tile that are there, and store the results."""
+        product = self._product
+        left_over = tirx.min(i64(product.rows), product.lengths[-2] - row)
+        vectors, lanes = i64(product.vectors), i64(product.lanes)
+        with build.serial(left_over) as i, build.serial(vectors) as vector, build.vectorized(lanes) as lane:
+            at = vector * product.lanes + lane
+            where = [*matrix, row + i, column + at]
+            build.buffer_store(self._output, self._nest.epilogue(sums[i, at], where), where)
