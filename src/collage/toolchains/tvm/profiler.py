@@ -16,6 +16,7 @@ import tvm
 from tvm import ir, relax
 
 from collage.toolchains.sdk.profiler_names import tokens_in
+from collage.toolchains.tvm.weight_layout import is_call_tir
 
 __all__ = ["Call", "Stopwatch", "fuse_operators", "noting_calls", "seconds_by_node"]
 
@@ -46,7 +47,7 @@ def noting_calls(calls: list[Call]) -> Any:
     """
 
     def note(module: Any, _: Any) -> Any:
-        found = [call for call in _calls(module["main"]) if _is_call_tir(call)]
+        found = [call for call in _calls(module["main"]) if is_call_tir(call)]
         calls[:] = [(str(call.args[0].name_hint), _marks_of(call, module)) for call in found]
         return module
 
@@ -141,7 +142,7 @@ class _Marker(relax.PyExprMutator):  # type: ignore[misc]
         """Mark one call."""
         marks = next(self._marks, [])
         call = self.visit_expr_post_order(call)
-        if not (_is_call_tir(call) or isinstance(call.op, ir.GlobalVar)):
+        if not (is_call_tir(call) or isinstance(call.op, ir.GlobalVar)):
             return call
         return relax.Call(call.op, call.args, ir.make_node("ir.DictAttrs", **{_NODES: [*marks]}), call.ty_args)
 
@@ -158,7 +159,3 @@ def _bindings(body: Any) -> Iterator[Any]:
 
 def _calls(function: Any) -> Iterator[Any]:
     return (binding.value for binding in _bindings(function.body) if isinstance(binding.value, relax.Call))
-
-
-def _is_call_tir(call: Any) -> bool:
-    return isinstance(call.op, ir.Op) and call.op.name == "relax.call_tir"

@@ -17,7 +17,7 @@ from tvm import ir, relax, s_tir, tirx
 
 from collage.toolchains.tvm.tile_schedules import TILE_COLUMNS, divisor
 
-__all__ = ["Calls", "Packer", "call_sites", "is_weight", "pack_weights", "turn_weights"]
+__all__ = ["Calls", "Packer", "call_sites", "is_call_tir", "is_weight", "pack_weights", "turn_weights"]
 
 Packer = Callable[[np.ndarray], np.ndarray]
 """Convert a weight to the layout that other loops read."""
@@ -105,7 +105,8 @@ def _turned(call: Any) -> Any:
     return relax.const(np.ascontiguousarray(made), str(constant.ty.dtype))
 
 
-def _is_call_tir(call: Any) -> bool:
+def is_call_tir(call: Any) -> bool:
+    """Return True for a call of loops."""
     is_tir = isinstance(call, relax.Call) and isinstance(call.op, ir.Op) and call.op.name == "relax.call_tir"
     return is_tir and isinstance(call.args[1], relax.Tuple)
 
@@ -115,7 +116,7 @@ def call_sites(module: Any) -> dict[Any, list[Any]]:
     sites: dict[Any, list[Any]] = {}
 
     def note(call: Any) -> None:
-        if _is_call_tir(call):
+        if is_call_tir(call):
             sites.setdefault(call.args[0], []).append(call)
 
     for function in module.functions.values():
@@ -202,7 +203,7 @@ class Calls(relax.PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         """Pack the weights of one call."""
         call = self.visit_expr_post_order(call)
-        if not _is_call_tir(call) or call.args[0] not in self._packers:
+        if not is_call_tir(call) or call.args[0] not in self._packers:
             return call
         loops, packers = self._packers[call.args[0]]
         given = list(call.args[1].fields)
