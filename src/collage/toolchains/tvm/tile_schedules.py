@@ -176,7 +176,7 @@ def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | No
     row = next((loop for loop in reversed(batch) if extent(sch, loop) != 1), None)
     is_window = len(reduced) == 2 and 0 < extent(sch, reduced[-1]) <= _MOST_TAPS
     most = LANES if is_window else TILE_COLUMNS[0]
-    columns, rows, columns_first = _tile(extent(sch, column), _multiple(sch, row) if row else 0, most, place)
+    columns, rows, columns_first = _tile(extent(sch, column), _multiple(sch, row) if row else 0, place, most)
     column_outer, column_inner = sch.split(column, [None, columns])
     *inner, lanes = _in_vectors(sch, column_inner)
     if row is not None and rows:
@@ -275,7 +275,9 @@ def parallel(sch: s_tir.Schedule, loops: Sequence[Any], work: int | None) -> Any
     return after[-1] if after else fused
 
 
-def _tile(column_extent: int, row_extent: int, most_columns: int, place: int) -> tuple[int, int | None, bool]:
+def _tile(
+    column_extent: int, row_extent: int, place: int, most_columns: int = TILE_COLUMNS[0]
+) -> tuple[int, int | None, bool]:
     """Columns and rows of a tile, and whether tiles below each other come first: the n-th way that there is.
 
     Raises:
