@@ -19,7 +19,7 @@ from tvm.tirx.script.builder import ir as build
 from collage.toolchains.tvm.lengths import Length, ceil_div, f32, i64, lengths_of, numbers_of
 from collage.toolchains.tvm.nests import Nest, Unlike, all_of, rewrite_nests
 from collage.toolchains.tvm.processor import Processor
-from collage.toolchains.tvm.products import has_tiles, place_of, rows_of_tile
+from collage.toolchains.tvm.products import has_tiles, place_of, rows_of_tile, sums_of_tile
 from collage.toolchains.tvm.tile_schedules import PARALLEL_WORK
 from collage.toolchains.tvm.weight_layout import Packer
 
@@ -234,25 +234,16 @@ class _Loops:
         places = build.alloc_buffer((i64(product.rows),), "int64", scope="local", layout=None)
         for i in range(product.rows):
             build.buffer_store(places, tirx.min(row + i, rows - 1), [i])
-        shape = (i64(product.panel),)
-        sums = [build.alloc_buffer(shape, "float32", scope="local", layout=None) for _ in range(product.rows)]
-        kept = build.alloc_buffer((i64(product.rows), i64(product.panel)), "float32", layout=None)
-
-        def each(do: Callable[[int, Any, Any], None]) -> None:
-            for i, total in enumerate(sums):
-                for vector in range(product.vectors):
-                    with build.vectorized(i64(product.lanes)) as lane:
-                        do(i, total, vector * product.lanes + lane)
-
-        each(lambda _, total, at: build.buffer_store(total, f32(0.0), [at]))
-        with build.serial(i64(product.depth)) as k:
+        with (
+            sums_of_tile(product.rows, product.vectors, product.lanes) as (each, kept),
+            build.serial(i64(product.depth)) as k,
+        ):
 
             def add(i: int, total: Any, at: Any) -> None:
                 value = left(places[i], k, column) * right(row, k, column + at)
                 build.buffer_store(total, total[at] + value, [at])
 
             each(add)
-        each(lambda i, total, at: build.buffer_store(kept, total[at], [i, at]))
         return kept
 
     def _finish(self, sums: Any, matrix: Sequence[Any], row: Any, column: Any) -> None:

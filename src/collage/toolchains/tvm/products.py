@@ -7,9 +7,10 @@ a convolution is a pixel, whose elements are those of its window.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +27,10 @@ from collage.toolchains.tvm.processor import Processor
 from collage.toolchains.tvm.tile_schedules import TILE_ROWS
 from collage.toolchains.tvm.weight_layout import Packer
 
-__all__ = ["are_expected", "has_tiles", "place_of", "rows_of_tile", "use_products"]
+__all__ = ["are_expected", "has_tiles", "place_of", "rows_of_tile", "sums_of_tile", "use_products"]
+
+Each = Callable[[Callable[[int, Any, Any], None]], None]
+"""Write a statement for each vector of a tile, of its row, the buffer of the row's sums, and the columns."""
 
 _MOST_VECTORS = 4
 _MOST_ROWS = 7
@@ -268,15 +272,6 @@ class _Loops:
         places = build.alloc_buffer((i64(product.rows),), "int64", scope="local", layout=None)
         for i in range(product.rows):
             build.buffer_store(places, self._begin_of(tirx.min(row + i, self._count - 1)), [i])
-        shape = (i64(product.panel),)
-        sums = [build.alloc_buffer(shape, "float32", scope="local", layout=None) for _ in range(product.rows)]
-        kept = build.alloc_buffer((i64(product.rows), i64(product.panel)), "float32", layout=None)
-
-        def each(do: Callable[[int, Any, Any], None]) -> None:
-            for i, total in enumerate(sums):
-                for vector in range(product.vectors):
-                    with build.vectorized(i64(product.lanes)) as lane:
-                        do(i, total, vector * product.lanes + lane)
 
         def multiply(pixel: Any, tap: Any) -> None:
             def add(i: int, total: Any, at: Any) -> None:
@@ -286,15 +281,14 @@ class _Loops:
             with build.serial(i64(depth)) as k:
                 each(add)
 
-        each(lambda _, total, at: build.buffer_store(total, f32(0.0), [at]))
-        if product.windows:
-            (height, width), (down, across) = product.windows, product.dilations
-            with build.serial(i64(height)) as y, build.serial(i64(width)) as x:
-                pixel = build.bind((y * down * product.padded[-1] + x * across) * depth)
-                multiply(pixel, build.bind((y * width + x) * depth))
-        else:
-            multiply(i64(0), i64(0))
-        each(lambda i, total, at: build.buffer_store(kept, total[at], [i, at]))
+        with sums_of_tile(product.rows, product.vectors, product.lanes) as (each, kept):
+            if product.windows:
+                (height, width), (down, across) = product.windows, product.dilations
+                with build.serial(i64(height)) as y, build.serial(i64(width)) as x:
+                    pixel = build.bind((y * down * product.padded[-1] + x * across) * depth)
+                    multiply(pixel, build.bind((y * width + x) * depth))
+            else:
+                multiply(i64(0), i64(0))
         return kept
 
     def _begin_of(self, row: Any) -> Any:
@@ -330,6 +324,28 @@ class _Loops:
                             finish(vector, lanes)
                         with build.Else():
                             finish(vector, left_over)
+
+
+@contextlib.contextmanager
+def sums_of_tile(rows: int, vectors: int, lanes: int) -> Iterator[tuple[Each, Any]]:
+    """Keep the sums of a tile in registers, from zero on, for as long as the context lasts.
+
+    Yields:
+        A function that writes a statement for each vector of the tile, and a buffer that has all sums afterwards, row by row.
+    """
+    panel = i64(vectors * lanes)
+    sums = [build.alloc_buffer((panel,), "float32", scope="local", layout=None) for _ in range(rows)]
+    kept = build.alloc_buffer((i64(rows), panel), "float32", layout=None)
+
+    def each(do: Callable[[int, Any, Any], None]) -> None:
+        for i, total in enumerate(sums):
+            for vector in range(vectors):
+                with build.vectorized(i64(lanes)) as lane:
+                    do(i, total, vector * lanes + lane)
+
+    each(lambda _, total, at: build.buffer_store(total, f32(0.0), [at]))
+    yield each, kept
+    each(lambda i, total, at: build.buffer_store(kept, total[at], [i, at]))
 
 
 def place_of(row: Any, lengths: Sequence[Length]) -> list[Any]:
