@@ -101,7 +101,7 @@ def test_products_of_random_graphs_are_all_found(seed: int, tmp_path: Path) -> N
 
 
 def test_functions_are_shared_as_without_names() -> None:
-    """Which nodes a call computes is written on the call, so that equal loops are compiled once."""
+    """The nodes that a call computes are written on the call, so that equal loops are compiled once."""
     import tvm
     from tvm import relax
 
@@ -126,3 +126,12 @@ def test_functions_are_shared_as_without_names() -> None:
         for fuse in (relax.transform.FuseOps(), fuse_operators())
     )
     assert len(named.functions_items()) == len(fused.functions_items()) < 5
+
+
+def test_a_refusal_has_the_names_of_the_model() -> None:
+    from collage.toolchains.sdk.profiler_names import node_token, with_names
+
+    assert (
+        with_names(f"Node {node_token(1)} cannot; {node_token(7)}", ["a", "layer/b"])
+        == "Node layer/b cannot; collage_n7_"
+    )

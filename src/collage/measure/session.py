@@ -359,7 +359,7 @@ class MeasureSession:
                 repeats=repeats,
             )
         self._builds.relieve(kernel)
-        return {place: seconds for place, seconds in found}
+        return dict(found)
 
     def capture(self, model: ir.Model, target: Target, values: ValueStore) -> None:
         """Run a model once on the inputs that a value store holds, and add all its outputs to the store.

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["BODY", "TokenisedKernel", "input_token", "largest_constants", "node_token", "tokenised", "tokens_in"]
+__all__ = [
+    "BODY",
+    "TokenisedKernel",
+    "input_token",
+    "largest_constants",
+    "node_token",
+    "tokenised",
+    "tokens_in",
+    "with_names",
+]
 
 _TOKEN = re.compile(r"collage_n(\d+)_")
 
@@ -65,6 +74,12 @@ def node_token(index: int) -> str:
 def tokens_in(text: str) -> Sequence[int]:
     """Indices of all nodes in a toolchain's name, in the order in which it names them."""
     return [int(index) for index in _TOKEN.findall(text)]
+
+
+def with_names(text: str, names: Sequence[str]) -> str:
+    """Return a text with the names of nodes in place of their tokens."""
+    known = dict(enumerate(names))
+    return _TOKEN.sub(lambda token: known.get(int(token[1]), token[0]), text)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command, is_alone
 from collage.toolchains.sdk.model_files import one_line, refuse_operators, usable_cores, values_of
 from collage.toolchains.sdk.openmp import quiet_threads
-from collage.toolchains.sdk.profiler_names import node_token
+from collage.toolchains.sdk.profiler_names import node_token, with_names
 from collage.toolchains.tvm.int64_lengths import compute_lengths_in_64_bits
 from collage.toolchains.tvm.known_wrong import known_wrong, misread, refuse_types, summed_up
 from collage.toolchains.tvm.runtime_library import load_main, new_tensor, runtime, tvm_build
@@ -238,7 +238,8 @@ def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] 
         with warnings.catch_warnings(action="ignore"):
             return (read or import_onnx)(proto)
     except Exception as error:
-        raise Unsupported(f"tvm cannot import the kernel: {one_line(error)}") from error
+        told = with_names(one_line(error), [str(node.name) for node in kernel.graph])
+        raise Unsupported(f"tvm cannot import the kernel: {told}") from error
 
 
 def _give_plain_names(graph: ir.Graph) -> None:

@@ -1,8 +1,8 @@
-"""Products with a constant matrix whose number of rows is free or odd: convolutions, channels last, and layers of networks.
+"""Products with a constant matrix of rows that split into no equal tiles: convolutions, channels last, and layers of networks.
 
-A pass over fused loops that are not scheduled yet. A tile of sums in registers needs several rows, and a schedule of TVM's splits
-rows only into parts of equal size. Here the last tile of all begins with rows that are there, and repeats the last one. A row of
-a convolution is a pixel, whose elements are those of its window.
+A pass over fused loops that are not scheduled yet. The number of rows is free, a prime, or twice a prime. A tile of sums in
+registers needs several rows, and a schedule of TVM's splits rows only into parts of equal size. Here the last tile of all begins
+with rows that are there, and repeats the last one. A row of a convolution is a pixel, whose elements are those of its window.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from collage.toolchains.tvm.processor import Processor
 from collage.toolchains.tvm.tile_schedules import TILE_ROWS
 from collage.toolchains.tvm.weight_layout import Packer
 
-__all__ = ["are_expected", "has_tiles", "place_of", "rows_of_tile", "sums_of_tile", "use_products"]
+__all__ = ["MOST_VECTORS", "Tile", "are_expected", "has_tiles", "place_of", "sums_of_tile", "use_products"]
 
 Each = Callable[[Callable[[int, Any, Any], None]], None]
 """Write a statement for each vector of a tile, of its row, the buffer of the row's sums, and the columns."""
 
-_MOST_VECTORS = 4
+MOST_VECTORS = 4
 _MOST_ROWS = 7
 """With one vector of columns, tiles of 14 rows are as fast, and LLVM compiles them for longer."""
 _FEW_COLUMNS = 4
@@ -42,6 +42,37 @@ long so; of 38 or 130 rows, both take as long.
 """
 _BLOCK_BYTES = 1 << 15
 """Rows of this size stay in a first-level cache while all columns are computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Sums that are kept in registers.
+
+    Attributes:
+        rows: Rows of the tile.
+        vectors: Vectors of columns.
+        lanes: Elements of a vector.
+    """
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @classmethod
+    def of(cls, processor: Processor, vectors: int) -> Tile:
+        """Return the tile of so many vectors whose sums fill the registers, beside the vectors of a row of the matrix."""
+        rows = (processor.registers - vectors - 1) // vectors
+        return cls(min(rows, _MOST_ROWS), vectors, processor.lanes)
+
+    @property
+    def panel(self) -> int:
+        """Return the number of columns."""
+        return self.vectors * self.lanes
+
+    @property
+    def speed(self) -> float:
+        """Return how many sums there are for each value that is loaded."""
+        return self.rows * self.vectors / (self.rows + self.vectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +88,7 @@ class _Product:
         dilations: Pixels between those of a window.
         depth: Elements of a row, or of a pixel.
         columns: Columns of the matrix.
-        vectors: Vectors of columns in a tile.
-        rows: Rows of a tile.
-        lanes: Elements of a vector.
+        tile: The tile that is computed at once.
     """
 
     lengths: Sequence[Length]
@@ -70,24 +99,17 @@ class _Product:
     dilations: tuple[int, ...]
     depth: int
     columns: int
-    vectors: int
-    rows: int
-    lanes: int
-
-    @property
-    def panel(self) -> int:
-        """Return the number of columns of a tile."""
-        return self.vectors * self.lanes
+    tile: Tile
 
     @property
     def groups(self) -> int:
         """Return the number of tiles below each other that one task computes."""
-        return max(1, _BLOCK_BYTES // (4 * self.depth * self.rows))
+        return max(1, _BLOCK_BYTES // (4 * self.depth * self.tile.rows))
 
     @property
     def panels(self) -> int:
         """Return the number of tiles beside each other."""
-        return math.ceil(self.columns / self.panel)
+        return math.ceil(self.columns / self.tile.panel)
 
 
 def are_expected(x: Any) -> bool:
@@ -97,7 +119,7 @@ def are_expected(x: Any) -> bool:
 
 
 def use_products(target: Any) -> Any:
-    """Return a pass that rewrites products of a free or odd number of rows. It runs at TVM's highest optimisation level only."""
+    """Return a pass that rewrites products of such rows. It runs at TVM's highest optimisation level only."""
     return rewrite_nests(target, "rows", _rewritten)
 
 
@@ -135,15 +157,9 @@ def _product_of(nest: Nest, data: Any, weight: Any, processor: Processor) -> _Pr
     if {*windows, *strides} <= {1}:
         windows, strides, dilations = [], (), ()
     whole = ceil_div(columns, processor.lanes)
-    vectors = max(
-        (n for n in range(1, _MOST_VECTORS + 1) if whole % n == 0),
-        key=lambda n: rows_of_tile(processor, n) * n / (rows_of_tile(processor, n) + n),
-    )
-    return _Product(
-        *(lengths, padded, margins, tuple(windows), strides, dilations, depth, columns, vectors),
-        rows_of_tile(processor, vectors),
-        processor.lanes,
-    )
+    tiles = (Tile.of(processor, n) for n in range(1, MOST_VECTORS + 1) if whole % n == 0)
+    tile = max(tiles, key=lambda tile: tile.speed)
+    return _Product(lengths, padded, margins, tuple(windows), strides, dilations, depth, columns, tile)
 
 
 def has_tiles(lengths: Sequence[Length]) -> bool:
@@ -184,16 +200,11 @@ def _steps(block: Any, source: Any, weight: Any, windows: int) -> tuple[tuple[in
     return tuple(step[0] for step in pixels), tuple(step[1] for step in pixels)
 
 
-def rows_of_tile(processor: Processor, vectors: int) -> int:
-    """Return the rows of a tile whose sums fill the registers, beside the vectors of a row of the matrix."""
-    return min((processor.registers - vectors - 1) // vectors, _MOST_ROWS)
-
-
 def _packed(weight: np.ndarray, product: _Product) -> np.ndarray:
     """Return a weight [..., C, K] as [panels, elements of a window, columns of a panel], with columns of zeros in the last."""
     matrix = weight.reshape(-1, product.columns)
-    matrix = np.pad(matrix, [(0, 0), (0, product.panels * product.panel - product.columns)])
-    parts = matrix.reshape(-1, product.panels, product.panel)
+    matrix = np.pad(matrix, [(0, 0), (0, product.panels * product.tile.panel - product.columns)])
+    parts = matrix.reshape(-1, product.panels, product.tile.panel)
     return np.ascontiguousarray(parts.transpose(1, 0, 2))
 
 
@@ -204,7 +215,7 @@ def _write(product: _Product, function: Any, nest: Nest) -> Any:
         build.func_name("rows")
         build.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         build.arg("data", data)
-        shape = [i64(n) for n in (product.panels, math.prod(product.windows) * product.depth, product.panel)]
+        shape = [i64(n) for n in (product.panels, math.prod(product.windows) * product.depth, product.tile.panel)]
         weight = build.arg("weight", build.buffer(shape, "float32", layout=None))
         for i, other in enumerate(others):
             build.arg(f"other_{i}", other)
@@ -233,12 +244,12 @@ class _Loops:
         self._source = build.decl_buffer((size,), "float32", data=self._data.data, layout=None)
         if product.margins is not None:
             self._source = self._padded(product.margins)
-        size = product.groups * product.rows
+        size = product.groups * product.tile.rows
         with build.parallel(i64(ceil_div(self._count, size) * product.panels)) as task:
             first, panel = build.bind(task // product.panels * size), build.bind(task % product.panels)
             left = build.bind(tirx.min(i64(size), self._count - first))
-            with build.serial(ceil_div(left, product.rows)) as group:
-                row = build.bind(first + group * product.rows)
+            with build.serial(ceil_div(left, product.tile.rows)) as group:
+                row = build.bind(first + group * product.tile.rows)
                 self._finish(self._sums(row, panel), row, panel)
 
     def _padded(self, margins: tuple[int, int]) -> Any:
@@ -269,8 +280,8 @@ class _Loops:
         """Add up a tile in registers, and return a buffer with the sums of its rows."""
         product, depth = self._product, self._product.depth
         # In a buffer, since of an expression for each row TVM makes one that tells how much of the input they read together.
-        places = build.alloc_buffer((i64(product.rows),), "int64", scope="local", layout=None)
-        for i in range(product.rows):
+        places = build.alloc_buffer((i64(product.tile.rows),), "int64", scope="local", layout=None)
+        for i in range(product.tile.rows):
             build.buffer_store(places, self._begin_of(tirx.min(row + i, self._count - 1)), [i])
 
         def multiply(pixel: Any, tap: Any) -> None:
@@ -281,7 +292,7 @@ class _Loops:
             with build.serial(i64(depth)) as k:
                 each(add)
 
-        with sums_of_tile(product.rows, product.vectors, product.lanes) as (each, kept):
+        with sums_of_tile(product.tile) as (each, kept):
             if product.windows:
                 (height, width), (down, across) = product.windows, product.dilations
                 with build.serial(i64(height)) as y, build.serial(i64(width)) as x:
@@ -302,24 +313,25 @@ class _Loops:
 
     def _finish(self, sums: Any, row: Any, panel: Any) -> None:
         """Apply the epilogue to the rows of a tile that are there, and store the results."""
-        product, lanes = self._product, self._product.lanes
+        product, tile = self._product, self._product.tile
+        lanes = tile.lanes
         left_over = product.columns % lanes
-        with build.serial(tirx.min(i64(product.rows), self._count - row)) as i:
+        with build.serial(tirx.min(i64(tile.rows), self._count - row)) as i:
             place = place_of(row + i, product.lengths)
 
             def finish(vector: Any, lanes: int) -> None:
                 with build.vectorized(i64(lanes)) as lane:
-                    at = vector * product.lanes + lane
-                    where = [*place, panel * product.panel + at]
+                    at = vector * tile.lanes + lane
+                    where = [*place, panel * tile.panel + at]
                     build.buffer_store(self._output, self._epilogue(sums[i, at], where), where)
 
-            with build.serial(i64(product.vectors)) as vector:
+            with build.serial(i64(tile.vectors)) as vector:
                 if not left_over:
                     finish(vector, lanes)
                 elif product.columns < lanes:
                     finish(vector, left_over)
                 else:
-                    with build.If(panel * product.panel + (vector + 1) * lanes <= product.columns):
+                    with build.If(panel * tile.panel + (vector + 1) * lanes <= product.columns):
                         with build.Then():
                             finish(vector, lanes)
                         with build.Else():
@@ -327,21 +339,21 @@ class _Loops:
 
 
 @contextlib.contextmanager
-def sums_of_tile(rows: int, vectors: int, lanes: int) -> Iterator[tuple[Each, Any]]:
+def sums_of_tile(tile: Tile) -> Iterator[tuple[Each, Any]]:
     """Keep the sums of a tile in registers, from zero on, for as long as the context lasts.
 
     Yields:
         A function that writes a statement for each vector of the tile, and a buffer that has all sums afterwards, row by row.
     """
-    panel = i64(vectors * lanes)
-    sums = [build.alloc_buffer((panel,), "float32", scope="local", layout=None) for _ in range(rows)]
-    kept = build.alloc_buffer((i64(rows), panel), "float32", layout=None)
+    panel = i64(tile.panel)
+    sums = [build.alloc_buffer((panel,), "float32", scope="local", layout=None) for _ in range(tile.rows)]
+    kept = build.alloc_buffer((i64(tile.rows), panel), "float32", layout=None)
 
     def each(do: Callable[[int, Any, Any], None]) -> None:
         for i, total in enumerate(sums):
-            for vector in range(vectors):
-                with build.vectorized(i64(lanes)) as lane:
-                    do(i, total, vector * lanes + lane)
+            for vector in range(tile.vectors):
+                with build.vectorized(i64(tile.lanes)) as lane:
+                    do(i, total, vector * tile.lanes + lane)
 
     each(lambda _, total, at: build.buffer_store(total, f32(0.0), [at]))
     yield each, kept
