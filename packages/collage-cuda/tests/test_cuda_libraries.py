@@ -332,7 +332,7 @@ def test_native_cuda_kernels_call_libraries_for_labelled_parts(tmp_path: Path) -
     assert b"collage.extern.0" in (tmp_path / compiled.files[0]).read_bytes()
     # The loops around the call are code for the device, and one of them is the product.
     rest, calls = outlined(model, libraries())
-    built, _ = tvm_cuda.generate(import_kernel(rest, tmp_path, reader(calls)), target)
+    built, _ = tvm_cuda.generate(import_kernel(rest, tmp_path, tvm_cuda.machine(target), reader(calls)), target)
     source = "".join(sources_of(built.mod))
     assert {"sigmoid", "tanh", "matmul"} <= set(re.findall("sigmoid|tanh|matmul|conv2d", source))
     assert "conv2d" not in source

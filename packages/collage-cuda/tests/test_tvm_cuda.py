@@ -39,7 +39,7 @@ without_gpu = pytest.mark.skipif(
 @without_gpu
 @pytest.mark.parametrize("case", [c for c in COMMON if c.name in ON_CUDA], ids=lambda case: case.name)
 def test_kernels_become_cuda_sources_that_compile(case: KernelCase, tmp_path: Path) -> None:
-    built, _ = tvm_cuda.generate(import_kernel(case.model(), tmp_path), TARGET)
+    built, _ = tvm_cuda.generate(import_kernel(case.model(), tmp_path, tvm_cuda.machine(TARGET)), TARGET)
     (source,) = sources_of(built.mod)
     assert "__global__" in source and "threadIdx.x" in source
     if (nvcc := shutil.which("nvcc")) is None:
@@ -55,7 +55,7 @@ def kernel_code(case: KernelCase, folder: Path, **names: str) -> str:
     model = case.model()
     for value in (*model.graph.inputs, *model.graph.outputs):
         value.name = names.get(str(value.name), value.name)
-    built, _ = tvm_cuda.generate(import_kernel(model, folder), TARGET)
+    built, _ = tvm_cuda.generate(import_kernel(model, folder, tvm_cuda.machine(TARGET)), TARGET)
     (source,) = sources_of(built.mod)
     return source[source.index('extern "C" __global__') :]
 

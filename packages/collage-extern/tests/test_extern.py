@@ -233,12 +233,12 @@ def test_other_shapes_than_the_kernels_are_an_error_and_no_crash(tmp_path: Path)
 
 
 def test_nothing_is_transposed_between_two_functions_that_want_channels_last(tmp_path: Path) -> None:
-    from collage.toolchains.tvm.kernels import import_kernel
+    from collage.toolchains.tvm.kernels import import_kernel, tvm_target
     from collage_extern.lowering import outlined, reader
 
     body = f"a = Conv <{PAD}> (x, w) c = Conv <{PAD}> (a, w) d = Conv <{PAD}> (c, w) s = Add (d, a) y = Relu (s)"
     rest, calls = outlined(model_of(text_of((1, 4, 9, 9), body, 4), w=numbers(4, 4, 3, 3)), extern_libraries())
-    module = import_kernel(rest, tmp_path, reader(calls))
+    module = import_kernel(rest, tmp_path, tvm_target(Target.parse("llvm")), reader(calls))
     assert len(calls) == 3 and not rest.graph.initializers
     used = [line for line in module["main"].script().splitlines() if "permute_dims" in line]
     assert len(used) == 2  # of the input, and of the last result

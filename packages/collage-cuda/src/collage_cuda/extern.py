@@ -81,6 +81,9 @@ class ExternOnCuda(cuda_support.CudaToolchain, ExternToolchain):
         """
         return tvm_cuda.cuda_options(target)
 
+    def _goal(self, target: Target) -> Any:
+        return tvm_cuda.machine(target)
+
     def _build(self, module: Any, target: Target, library: Path) -> tuple[Sequence[str], Sequence[int]]:
         built, lent = tvm_cuda.generate(module, target)
         link(built, library)

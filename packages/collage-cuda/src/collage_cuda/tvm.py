@@ -73,7 +73,7 @@ class TvmOnCuda(cuda_support.CudaToolchain, TvmToolchain):
         # By target, since a process that has loaded a library gets the same one again under the same name.
         options = "".join(f".{option}={value}" for option, value in target.options)
         library = workspace / f"{kernel_name(kernel)}.cuda{options}.so"
-        built, lent = generate(import_kernel(kernel, workspace), target)
+        built, lent = generate(import_kernel(kernel, workspace, machine(target)), target)
         link(built, library)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)

@@ -40,6 +40,7 @@ from collage.toolchains.tvm.kernels import (
     import_kernel,
     machine_facts,
     tvm_availability,
+    tvm_target,
 )
 from collage.toolchains.tvm.known_wrong import support
 from collage_extern.functions import (
@@ -121,7 +122,7 @@ class ExternToolchain(ToolchainBase):
 
         name = kernel_name(kernel)
         rest, calls = outlined(kernel, self._libraries)
-        module = import_kernel(rest, workspace, reader(calls) if calls else None)
+        module = import_kernel(rest, workspace, self._goal(target), reader(calls) if calls else None)
         threads = int(target.option("threads") or usable_cores())
         for call in calls:
             _bind(call.function, call.model, threads)
@@ -156,6 +157,10 @@ class ExternToolchain(ToolchainBase):
         ]
         with registered(functions):
             return self._kernel(workspace, compiled, threads)
+
+    def _goal(self, target: Target) -> Any:
+        """Return TVM's target."""
+        return tvm_target(target)
 
     def _build(self, module: Any, target: Target, library: Path) -> tuple[Sequence[str], Sequence[int]]:
         """Write the code of a module. Return the names of its files, and which outputs lie in memory that is not theirs alone."""

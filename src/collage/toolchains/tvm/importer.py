@@ -25,12 +25,14 @@
 * ``RoiAlign`` moves regions by half a pixel before it scales them, and not after.
 * ``SpaceToDepth`` and ``DepthToSpace`` are transposed twice; with several lengths that are not known TVM's compiler works on
   that for minutes. Of the modes of the first it knows one.
+* ``Squeeze`` of axes that are counted from the last cannot be turned to channels-last; all the model then is not.
 * ``Slice`` computes a wrong length if the end is the lowest integer, which means "to the end", and the step is not 1.
 * ``Slice`` reads beyond the tensor if an end follows from lengths, and is negative or larger than the tensor.
 * Integers are divided as the processor does it, which ends the process where the divisor is 0, and where the least integer is
   divided by -1.
 * A shape that is an output stays a shape of TVM's, which is not a tensor.
 * ``Softmax`` of rows that fill no vectors is added up one element after the other; see ``softmax_loops``.
+* ``RNN``, ``GRU`` and ``LSTM`` are unknown to it; see ``recurrent``.
 * Padding to the same size, and ``Range``, ask for lengths that are known; see ``free_lengths``.
 """
 
@@ -88,7 +90,9 @@ from collage.toolchains.tvm.indexed import (
 )
 from collage.toolchains.tvm.normalisations import is_of_images, normalised_images, reshaped, with_channels
 from collage.toolchains.tvm.one_length import Images
+from collage.toolchains.tvm.processor import current_processor
 from collage.toolchains.tvm.products import are_expected
+from collage.toolchains.tvm.recurrent import RECURRENT, recurrent
 from collage.toolchains.tvm.softmax_loops import is_in_parts, softmax
 from collage.toolchains.tvm.winograd import is_expected
 
@@ -113,6 +117,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         super().__init__(None, "float32")
         self._is_turned = False
         self._images = Images(self.bb)
+        # Loops that are written by hand are for processors. Another device has loops of TVM's alone.
+        self._processor = current_processor()
 
     def read(self, proto: onnx.ModelProto) -> Any:
         """A Relax module of an ONNX model."""
@@ -120,6 +126,10 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         version = next(opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx"))
         # Views of images that nothing reads are left out.
         return relax.transform.DeadCodeElimination()(self.from_onnx(proto.graph, version))
+
+    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+        others = onnx.GraphProto(node=[node for node in graph.node if node.op_type not in RECURRENT])
+        super()._check_for_unsupported_ops(others)
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         super()._construct_nodes(graph)
@@ -166,6 +176,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
     def _converted(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         if (simple := activation(op_name, inputs, attrs)) is not None:
             return simple
+        if op_name in RECURRENT:
+            return recurrent(self.bb, self._processor, op_name, inputs, attrs)
         if op_name in PAIRWISE:
             return pairwise(op_name, inputs, self.bb)
         if op_name in _EXTREMES and _is_float(inputs[0]):
@@ -175,7 +187,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
                 return self.bb.emit_te(
                     lambda x: _extreme(x, axes, keepdims, reduce), inputs[0], primfunc_name_hint=op_name.lower()
                 )
-        if op_name in _SOFTMAXES and has_lengths(inputs[0]) and is_in_parts(inputs[0]):
+        if op_name in _SOFTMAXES and self._processor and has_lengths(inputs[0]) and is_in_parts(inputs[0]):
             # Before operator set 13 the axes from `axis` on were one row, and 1 was the default.
             axis = attrs.get("axis", -1 if opset >= _ALONG_ONE_AXIS else 1)
             if axis % inputs[0].ty.ndim == inputs[0].ty.ndim - 1:
@@ -244,6 +256,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if op_name == "Slice":
             inputs = onnx_input([inputs[0], *map(within_reach, inputs[1:3]), *inputs[3:]])
             return kept_within(super()._convert_operator(op_name, inputs, attrs, opset))
+        if op_name == "Squeeze":
+            return _squeezed(super()._convert_operator(op_name, inputs, attrs, opset))
         if op_name == "Pow" and (exponent := whole_exponent(inputs)) is not None:
             return functools.reduce(relax.op.multiply, [inputs[0]] * exponent)
         return super()._convert_operator(op_name, inputs, attrs, opset)
@@ -360,6 +374,14 @@ def _reduction(attrs: Mapping[str, Any]) -> str:
 def _may_hold_lengths(op_name: str, x: Any) -> bool:
     """True for what TVM may compute while it compiles: a number of a list of integers, which may be a shape."""
     return op_name == "Gather" and x.ty.ndim == 1 and not _is_float(x)
+
+
+def _squeezed(made: Any) -> Any:
+    """A Squeeze whose axes are counted from the first: of others TVM's change of layouts fails for lack of memory."""
+    axes = made.attrs.axis if isinstance(made, relax.Call) and made.op.name == "relax.squeeze" else None
+    if axes is None:
+        return made
+    return relax.op.squeeze(made.args[0], [int(axis) % made.args[0].ty.ndim for axis in axes])
 
 
 def _space_to_depth(x: Any, block: int, blocks_first: bool) -> Any:

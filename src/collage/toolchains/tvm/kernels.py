@@ -205,12 +205,13 @@ def machine_facts(graph: ir.Graph, lent: Sequence[int], multiples: Sequence[Sequ
     return {**facts, "multiples": multiples} if multiples else facts
 
 
-def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] | None = None) -> Any:
+def import_kernel(kernel: ir.Model, workspace: Path, goal: Any, read: Callable[[Any], Any] | None = None) -> Any:
     """The kernel as a Relax module, weights bound as constants.
 
     Args:
         kernel: The kernel.
         workspace: The folder of its weights.
+        goal: TVM's target, which is the current one while the kernel is imported.
         read: Makes a module of an ONNX proto; the importer of native kernels unless given.
 
     Raises:
@@ -235,7 +236,7 @@ def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] 
     proto = ir.to_proto(copy)
     load_external_data_for_model(proto, str(workspace))
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings(action="ignore"), goal:
             return (read or import_onnx)(proto)
     except Exception as error:
         told = with_names(one_line(error), [str(node.name) for node in kernel.graph])

@@ -66,6 +66,9 @@ _WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
 _NO_MERE_COPIES = frozenset(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"))
 """Reductions that change elements even if they reduce no axis."""
 
+_FUNCTIONS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
+"""Recurrent layers, and the functions that ONNX gives them."""
+
 _MAY_WRAP = frozenset(
     """
     Add CumSum Einsum Gemm MatMul Mul Neg Pow ReduceProd ReduceSum ReduceSumSquare ScatterElements ScatterND Sub Sum
@@ -104,6 +107,8 @@ def known_wrong(node: ir.Node) -> str | None:
         return "tvm's Resize loses a step of integers: it cuts off the fractions of sums that are just below a whole number"
     if node.op_type == "Resize" and node.domain == "" and _halves_inexactly(node):
         return "tvm's Resize rounds coordinates that lie between two elements to either of them"
+    if node.op_type in _FUNCTIONS and node.domain == "" and (left_out := _left_out_of_recurrent(node)):
+        return f"tvm's loops of {node.op_type} lack {left_out}"
     values = (*node.inputs, *node.outputs)
     if node.op_type in ("Concat", "Split") and any(value is not None and 0 in (value.shape or ()) for value in values):
         return f"tvm's {node.op_type} is wrong after a part without elements"
@@ -124,6 +129,29 @@ def misread(node: ir.Node) -> str | None:
     """Return why TVM takes an operator for another one, or None. Contributed operators may have been written out before."""
     is_misread = node.domain and node.op_type.isidentifier()  # Calls of libraries have names that no operator has.
     return f"tvm takes {node.domain}.{node.op_type} for an operator of ONNX's" if is_misread else None
+
+
+def _left_out_of_recurrent(node: ir.Node) -> str | None:
+    """Return what a recurrent layer has that the loops of ``recurrent`` lack, or None."""
+    attributes = node.attributes
+    if _is_given(node, 4):
+        return "lengths of sequences"
+    if _is_given(node, 7) or "clip" in attributes or attributes.get_int("input_forget", 0) == 1:
+        return "peepholes, bounds and coupled gates"
+    if attributes.get_int("layout", 0) == 1:
+        return "sequences as the first axis"
+    if any(_varies(node, place) for place in (1, 2, 3)):
+        return "matrices that are not constant"
+    if not _is_single(node.inputs[1]):
+        return "other types than float32"
+    own = [name.lower() for name in attributes.get_strings("activations", None) or ()]
+    is_usual = not own or own == [*_FUNCTIONS[node.op_type]] * (len(own) // len(_FUNCTIONS[node.op_type]))
+    return None if is_usual or (node.op_type == "RNN" and set(own) == {"relu"}) else "other functions"
+
+
+def _is_single(value: ir.Value | None) -> bool:
+    dtype = elem_type(value) if value is not None else None
+    return dtype is not None and dtype.name == "FLOAT"
 
 
 def _is_given(node: ir.Node, place: int) -> bool:

@@ -148,7 +148,8 @@ class Images:
         return self._images.get(x) if _is_var(x) else None
 
     def _narrowed(self, image: Any) -> Any:
-        whole = self._bb.emit(image)
+        # A second variable of the same value would end the layout that a change of layouts gave it.
+        whole = image if _is_var(image) else self._bb.emit(image)
         view = self._bb.emit(relax.op.squeeze(whole, [_HEIGHT]))
         self._images[view] = whole
         return view

@@ -7,7 +7,7 @@ from typing import Any
 
 import tvm
 
-__all__ = ["WIDE", "Processor", "processor_of"]
+__all__ = ["WIDE", "Processor", "current_processor", "processor_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +37,11 @@ def processor_of(target: Any) -> Processor | None:
     if tvm.target.codegen.target_has_features(["avx2", "fma"], target):
         return Processor(8, 16, threads)
     return None
+
+
+def current_processor() -> Processor | None:
+    """Return the processor of the current target, of narrow vectors if it has no wide ones; None if it is another device."""
+    target = tvm.target.Target.current(allow_none=True)
+    if target is None or target.kind.name != "llvm":
+        return None
+    return processor_of(target) or Processor(4, 16, int(target.attrs.get("num-cores", 1)))

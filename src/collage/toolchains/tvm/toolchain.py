@@ -77,7 +77,7 @@ class TvmToolchain(ToolchainBase):
         check_options(target, _OPTIONS)
         name = kernel_name(kernel)
         records = _records(kernel, target)
-        module = import_kernel(kernel, workspace, _read)
+        module = import_kernel(kernel, workspace, tvm_target(target), _read)
         # By target, since a process that has loaded a library gets the same one again under the same name.
         options = "".join(f".{option}={value}" for option, value in target.options)
         library = workspace / f"{name}{options}.so"
@@ -93,7 +93,7 @@ class TvmToolchain(ToolchainBase):
 
     def check_import(self, kernel: ir.Model, target: Target, workspace: Path) -> None:
         """Import a kernel into Relax and legalise it, which takes a tenth of the time of generating code."""
-        check_legal(import_kernel(kernel, workspace, _read), target)
+        check_legal(import_kernel(kernel, workspace, tvm_target(target), _read), target)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Load the library into a virtual machine of Relax."""
@@ -165,7 +165,8 @@ def _records(kernel: ir.Model, target: Target) -> Mapping[str, str]:
 
 def _tunable(kernel: ir.Model, target: Target, workspace: Path) -> Mapping[str, Any]:
     """The loop nests of a kernel that can be tuned, by name."""
-    module, goal = import_kernel(kernel, workspace, _read), tvm_target(target)
+    goal = tvm_target(target)
+    module = import_kernel(kernel, workspace, goal, _read)
     from collage.toolchains.tvm.metaschedule import workloads
     from collage.toolchains.tvm.pipeline import front
 
