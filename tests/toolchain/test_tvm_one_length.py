@@ -164,3 +164,31 @@ def test_random_networks_over_one_length_are_right(seed: int, tmp_path: Path) ->
     kernel = TvmToolchain().load(compiled, target, tmp_path, LoadOptions(1))
     for y, expected in zip(kernel([x]), session.run(None, {"x": x}), strict=True):
         np.testing.assert_allclose(y, expected, rtol=2e-4, atol=2e-5)
+
+
+def test_a_convolution_its_activation_and_a_squeeze_stay_channels_last(tmp_path: Path) -> None:
+    """What follows a convolution is computed in its loops, also if the last axis is left out behind it, counted from the end."""
+    draft = Draft(0)
+    weights = [draft.weight(16, CHANNELS, 3), draft.weight(16), draft.weight(16, 16, 17), draft.weight(16)]
+    last = draft.constant(np.array([-1], np.int64))
+    draft.nodes += [
+        helper.make_node("Conv", ["x", *weights[:2]], ["a"], pads=[1, 1]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", *weights[2:]], ["c"]),
+        helper.make_node("Squeeze", ["c", last], ["d"]),
+        helper.make_node("Relu", ["d"], ["y"]),
+    ]
+    ports = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, CHANNELS, 17]), ("y", [1, 16]))
+    ]
+    graph = helper.make_graph(draft.nodes, "kernel", ports[:1], ports[1:], draft.weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    model = onnx.shape_inference.infer_shapes(model)
+    toolchain, target = TvmToolchain(), Target.parse("llvm")
+    made = compile_for(toolchain, ir.serde.deserialize_model(model), target, tmp_path)
+    names = [name for name, _ in made.metadata["calls"]]
+    assert any("conv2d" in name and "relu" in name for name in names) and len(names) <= 4, names
+    x = draft.numbers.standard_normal((1, CHANNELS, 17), dtype=np.float32)
+    (y,) = toolchain.load(made, target, tmp_path, LoadOptions(2))([x])
+    (right,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(y, right, rtol=1e-5, atol=1e-5)

@@ -105,7 +105,7 @@ def recurrent(
 
     Args:
         bb: Relax's builder.
-        processor: What runs the loops; None for another device.
+        processor: The processor that runs the loops; None for another device.
         op_type: A key of ``RECURRENT``.
         inputs: Its inputs, None where one is not given.
         attributes: Its attributes.
