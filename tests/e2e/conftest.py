@@ -43,7 +43,7 @@ def model_of(
 
 @pytest.fixture(scope="session")
 def mixed_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A convolution, a GRU that TVM does not take, and two outputs."""
+    """A convolution, a GRU with lengths of sequences, which TVM does not take, and two outputs."""
     random = np.random.default_rng(0)
 
     def weight(*shape: int) -> np.ndarray:
@@ -53,7 +53,7 @@ def mixed_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         helper.make_node("Conv", ["x", "w", "b"], ["c"], name="conv", pads=[1, 1]),
         helper.make_node("Relu", ["c"], ["r"], name="relu"),
         helper.make_node("Transpose", ["r"], ["t"], name="transpose", perm=[2, 0, 1]),
-        helper.make_node("GRU", ["t", "gw", "gr"], ["h", "last"], name="gru", hidden_size=16),
+        helper.make_node("GRU", ["t", "gw", "gr", "", "lengths"], ["h", "last"], name="gru", hidden_size=16),
         helper.make_node("Squeeze", ["h", "axis"], ["s"], name="squeeze"),
         helper.make_node("MatMul", ["s", "m"], ["z"], name="project"),
         helper.make_node("Softmax", ["z"], ["y"], name="softmax", axis=-1),
@@ -63,6 +63,7 @@ def mixed_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "b": weight(24),
         "gw": weight(1, 48, 24),
         "gr": weight(1, 48, 16),
+        "lengths": np.array([50], np.int32),
         "axis": np.array([1]),
         "m": weight(16, 10),
     }
