@@ -47,7 +47,7 @@ from collage.graph import (
 from collage.measure.kernel_factory import kernel_attributes, kernel_name
 from collage.target import Target, TargetLike
 from collage.toolchains import Registry, Support, registry, support_for
-from collage.transform import ModulePass, PassContext, PassInfo, Sequential
+from collage.transform import InferType, ModulePass, PassContext, PassInfo, Sequential
 
 __all__ = [
     "AnnotateTarget",
@@ -83,9 +83,9 @@ def partition_for(model: ir.Model, target: TargetLike, toolchains: Registry | No
     """
     toolchains = toolchains or registry()
     target = toolchains.parse_target(target)
-    return Sequential([*_marking(target, toolchains), PartitionGraph()], name=f"partition_for {target.toolchain}")(
-        model
-    )
+    # Toolchains decide by types, and few files state all of them.
+    passes = [InferType(), *_marking(target, toolchains), PartitionGraph()]
+    return Sequential(passes, name=f"partition_for {target.toolchain}")(model)
 
 
 def greedy_kernels(

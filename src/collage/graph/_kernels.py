@@ -75,7 +75,7 @@ def kernel_model(model: ir.Model, call: ir.Node, name: str) -> ir.Model:
         formal: outer[actual] for formal, actual in zip(function.inputs, call.inputs, strict=True) if actual is not None
     }
     nodes, inner_constants = _flatten(model, function, values)
-    outputs = [values[formal] for formal in function.outputs]
+    outputs = [_typed_as(values[formal], at_call) for formal, at_call in zip(function.outputs, call.outputs, strict=True)]
     constants = [v for v in outer.values() if v.const_value is not None] + inner_constants
     _name_apart(nodes, constants, outer, dict(zip(outputs, call.outputs, strict=True)))
     main = ir.Graph(
@@ -88,6 +88,14 @@ def kernel_model(model: ir.Model, call: ir.Node, name: str) -> ir.Model:
     )
     functions = needed_functions(model, nodes)
     return ir.Model(main, ir_version=kernel_ir_version(model), producer_name="collage", functions=functions)
+
+
+def _typed_as(value: ir.Value, at_call: ir.Value) -> ir.Value:
+    """Return an output, with its type and shape at the call if the function states none: a file need not."""
+    value.type = value.type or at_call.type
+    if value.shape is None and at_call.shape is not None:
+        value.shape = at_call.shape.copy()
+    return value
 
 
 def _flatten(model: ir.Model, function: ir.Function, values: ValueMap) -> tuple[list[ir.Node], list[ir.Value]]:

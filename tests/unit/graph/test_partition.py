@@ -262,6 +262,18 @@ def test_absent_inputs_and_unnamed_outputs_are_kept():
     np.testing.assert_array_equal(run(kernel, feeds)[0], run(model, feeds)[0])
 
 
+def test_outputs_of_a_kernel_have_the_types_of_the_call_if_its_function_states_none():
+    model = random_model(3, 6)
+    result = partition(model, [KernelSpec(SubGraph(DataflowGraph(model), {0}), "k")])
+    (function,), call = result.functions.values(), kernels_of(result)[0].node
+    for value in function.outputs:
+        value.type, value.shape = None, None
+    kernel = kernel_model(result, call, "k")
+    for value, at_call in zip(kernel.graph.outputs, call.outputs, strict=True):
+        assert at_call.type is not None
+        assert (value.type, value.shape) == (at_call.type, at_call.shape)
+
+
 def test_a_model_without_kernels_stays_as_it_is():
     model = random_model(5, 8)
     assert ir.to_proto(partition(model, [])) == ir.to_proto(model)
