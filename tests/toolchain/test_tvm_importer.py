@@ -570,6 +570,16 @@ def test_blocks_of_images_become_channels_and_blocks_again_at_any_lengths(mode: 
         np.testing.assert_array_equal(loaded([x])[0], wanted)
 
 
+def test_an_axis_that_a_slice_keeps_whole_has_its_own_length(tmp_path: Path) -> None:
+    constants = {"b": np.array([0, 1, -(2**63)]), "e": np.array([2**31 - 1, 3, 2**63 - 1])}
+    text = "(float[N,4,M] x) => (float[N,K,M] y) {z = Slice (x, b, e) y = Exp (z)}"
+    model = parsed_kernel("slice", text, constants)
+    imported = tvm_importer.import_onnx(ir.to_proto(model))["main"]
+    given, made = imported.params[0].ty.shape.values, imported.ret_ty.shape.values
+    assert made[0].same_as(given[0]) and made[2].same_as(given[2])
+    agrees(KernelCase("slice", text, [numbers(2, 4, 5)], constants), tmp_path)
+
+
 def test_what_is_resized_twice_has_lengths_that_are_known_to_be_equal(tmp_path: Path) -> None:
     attributes = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
     body = (

@@ -259,7 +259,19 @@ def within_reach(ends: Any) -> Any:
 
 
 def kept_within(y: Any) -> Any:
-    """Return a slice whose ends, if they follow from lengths, are counted from the end or limited to the tensor, as ONNX does."""
-    if isinstance(y, relax.Call) and y.op == tvm.ir.Op.get("relax.strided_slice") and y.attrs.assume_inbound:
-        return relax.op.strided_slice(*y.args, assume_inbound=False)
-    return y
+    """Return a slice whose ends, if they follow from lengths, are counted from the end or limited to the tensor, as ONNX does.
+
+    Axes that it keeps whole are left out. TVM would write their free lengths as the lesser of them and the end.
+    """
+    if not (isinstance(y, relax.Call) and y.op == tvm.ir.Op.get("relax.strided_slice")):
+        return y
+    x, *limits = y.args
+    kept = [limit for limit in zip(*(part.fields for part in limits), strict=True) if not _is_whole(*limit[1:])]
+    return relax.op.strided_slice(x, *map(list, zip(*kept, strict=True))) if kept else x
+
+
+def _is_whole(begin: Any, end: Any, step: Any) -> bool:
+    """True if a slice keeps an axis as it is, whatever its length."""
+    if not all(isinstance(n, tirx.IntImm) for n in (begin, end, step)):
+        return False
+    return int(step) == 1 and (int(begin) == 0 or int(begin) <= -FAR) and int(end) >= FAR
