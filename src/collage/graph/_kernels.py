@@ -75,7 +75,9 @@ def kernel_model(model: ir.Model, call: ir.Node, name: str) -> ir.Model:
         formal: outer[actual] for formal, actual in zip(function.inputs, call.inputs, strict=True) if actual is not None
     }
     nodes, inner_constants = _flatten(model, function, values)
-    outputs = [_typed_as(values[formal], at_call) for formal, at_call in zip(function.outputs, call.outputs, strict=True)]
+    outputs = [
+        _typed_as(values[formal], at_call) for formal, at_call in zip(function.outputs, call.outputs, strict=True)
+    ]
     constants = [v for v in outer.values() if v.const_value is not None] + inner_constants
     _name_apart(nodes, constants, outer, dict(zip(outputs, call.outputs, strict=True)))
     main = ir.Graph(
