@@ -235,3 +235,18 @@ def test_a_search_of_many_small_rounds_ends() -> None:
     options = LazyOptions(batch_size=1)
     lazy = lazy_shortest_path(4, list(costs), lambda c: hope[0] * costs[c], measure, options=options)
     assert lazy.partitioning is not None
+
+
+def test_a_gap_to_loose_proofs_takes_no_more_states_than_the_search() -> None:
+    # Any pairs of 20 operators: neighbours are cheap, and the proofs hardly tell pairs apart.
+    rng, pairs = random.Random(3), [(a, b) for a in range(20) for b in range(a + 1, 20)]
+    costs = {candidate([a, b]): (1 if a % 2 == 0 and b == a + 1 else 2) * US for a, b in pairs}
+    proofs = {c: rng.uniform(0.19, 0.2) * US for c in costs}
+    none, loose = (
+        lazy_shortest_path(20, list(costs), lambda c: 0.999 * costs[c], ruler(costs), proof_bound_of=bounds)
+        for bounds in (costs.__getitem__, proofs.__getitem__)
+    )
+    assert none.partitioning is not None and loose.partitioning is not None
+    assert loose.partitioning.cost == none.partitioning.cost
+    assert 0.8 <= loose.partitioning.gap <= 0.85, "the least sum of proofs is 1.9 of 10"
+    assert loose.statistics.states <= 2 * none.statistics.states
