@@ -63,6 +63,10 @@ _HALF_TO_SINGLE = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 """Types that the normalisations take and compute in single precision at least; of doubles they would lose digits."""
 
 
+_HIDES = -1e30
+"""A number up to this one stays what it is if an ordinary score is added: the score is lost in the rounding."""
+
+
 def RecogniseOperators() -> Sequential:
     """The recognitions of operators that every toolchain of the menu takes, which is all but Attention."""
     members = [RecogniseLayerNorm(), RecogniseRMSNorm(), RecogniseGelu()]
@@ -163,7 +167,11 @@ class _Attention(RewriteRule):
         self.swapped = is_op("Transpose").has_attr(perm=(0, 2, 1))(self.merged)
         self.parted = is_op("Reshape")(self.swapped, wildcard())
         scores = _times(is_op("MatMul")(_times(q, "q_scale"), _times(self.keys | self.parted, "k_scale")), "scale")
-        self.softmax = is_op("Softmax")(scores.optional(lambda s: is_op("Add")(s, mask)))
+        masked = is_op("Add")(scores.last, mask)
+        # Scores that are hidden by a condition, and all but those that are kept by one.
+        hidden = is_op("Where")(wildcard("hidden"), is_const(name="fill"), scores.last)
+        kept = is_op("Where")(wildcard("kept"), scores.last, is_const(name="fill"))
+        self.softmax = is_op("Softmax")(scores | masked | hidden | kept)
         self.pattern = _closed(is_op("MatMul")(self.softmax, v))
 
     def callback(self, match: Match, op: Builder) -> _Replacement:
@@ -178,9 +186,7 @@ class _Attention(RewriteRule):
         if match.node(self.softmax).attributes.get_int("axis", -1) not in (-1, 3):
             raise NotApplicable("the softmax is not along the keys")
         scores = _scores_dims(q, dims, v, perm)
-        masks = [match["mask"]] if "mask" in match else []
-        for mask in masks:
-            _check_mask(mask, scores)
+        masks = _masks(match, op, scores)
         scale = math.prod(_factor(match, name) for name in ("scale", "q_scale", "k_scale"))
         if not 0 < scale < math.inf:
             raise NotApplicable(f"the scores are scaled by {scale}, which the operator does not do")
@@ -314,6 +320,26 @@ def _swapped_dims(k: ir.Value, merged: ir.Value, parted: ir.Value) -> list[int |
         if between == [length, width] and after == [heads, width, length]:
             return [shape[0], heads, length, width]
     raise NotApplicable(f"keys of shape {k.shape} become {merged.shape}, then {parted.shape}")
+
+
+def _masks(match: Match, op: Builder, scores: Sequence[int | ir.SymbolicDim]) -> list[ir.Value]:
+    """Return what is added to the scores: nothing, or one mask.
+
+    Raises:
+        NotApplicable: The mask does not fit, or hidden scores get a number that a sum would not round to.
+    """
+    for name in ("mask", "hidden", "kept"):
+        if name not in match:
+            continue
+        _check_mask(match[name], scores)
+        if name == "mask":
+            return [match[name]]
+        fill = match["fill"]
+        if (lowest := _number(fill)) > _HIDES:
+            raise NotApplicable(f"hidden scores are {lowest}, which is not far below all others")
+        nothing = np.zeros((), fill.dtype.numpy() if fill.dtype is not None else np.float32)
+        return [op.Where(match[name], *((fill, nothing) if name == "hidden" else (nothing, fill)))]
+    return []
 
 
 def _check_mask(mask: ir.Value, scores: Sequence[int | ir.SymbolicDim]) -> None:

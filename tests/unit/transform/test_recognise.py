@@ -252,6 +252,34 @@ def check_masked(found: bool, mask="5, 6", scale="0.25", batch="2", dtype="float
     assert_same(run(model, inputs), run(result, inputs))
 
 
+@pytest.mark.parametrize(
+    ("choice", "fill", "mask", "found"),
+    [
+        ("Where (mask, fill, s)", -np.inf, "5, 6", True),
+        ("Where (mask, s, fill)", float(np.finfo(np.float32).min), "1, 1, 5, 6", True),
+        ("Where (mask, s, fill)", -1e4, "5, 6", False),
+        ("Where (mask, fill, s)", -np.inf, "5, 1", False),
+    ],
+)
+def test_attention_whose_scores_are_hidden_by_a_condition(choice: str, fill: float, mask: str, found: bool) -> None:
+    text = (
+        MASKED.replace("T[MASK] mask", f"bool[{mask}] mask").replace("Add (s, mask)", choice).replace("SCALE", "0.25")
+    )
+    model = read(
+        text.replace("BATCH", "2").replace("T[", "float[").replace("<T c = {0.25}>", "<float c = {0.25}, float fill = {-1.0}>")
+    )
+    model.graph.initializers["fill"].const_value = ir.tensor(np.float32(fill), name="fill")
+    result = recognise(model, RecogniseAttention())
+    assert ("Attention" in ops(result)) is found
+    random = np.random.default_rng(0)
+    inputs = {
+        name: random.standard_normal(shape).astype(np.float32)
+        for name, shape in {"q": (2, 4, 5, 8), "k": (2, 4, 6, 8), "v": (2, 4, 6, 8)}.items()
+    }
+    given = np.arange(np.prod(shape := [int(n) for n in mask.split(",")])).reshape(shape) % 3 == 0
+    assert_same(run(model, {**inputs, "mask": given}), run(result, {**inputs, "mask": given}))
+
+
 def test_all_of_them_are_one_sequence_that_infers_types_first():
     model = read_model(parser.parse_model(f'<ir_version: 10, opset_import: ["" : 23]> {gelu()}'))
     ran = []
