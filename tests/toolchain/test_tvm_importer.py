@@ -573,11 +573,22 @@ def test_blocks_of_images_become_channels_and_blocks_again_at_any_lengths(mode: 
 def test_an_axis_that_a_slice_keeps_whole_has_its_own_length(tmp_path: Path) -> None:
     constants = {"b": np.array([0, 1, -(2**63)]), "e": np.array([2**31 - 1, 3, 2**63 - 1])}
     text = "(float[N,4,M] x) => (float[N,K,M] y) {z = Slice (x, b, e) y = Exp (z)}"
-    model = parsed_kernel("slice", text, constants)
-    imported = tvm_importer.import_onnx(ir.to_proto(model))["main"]
-    given, made = imported.params[0].ty.shape.values, imported.ret_ty.shape.values
+    given, made = lengths_in_and_out(parsed_kernel("slice", text, constants))
     assert made[0].same_as(given[0]) and made[2].same_as(given[2])
     agrees(KernelCase("slice", text, [numbers(2, 4, 5)], constants), tmp_path)
+
+
+@pytest.mark.parametrize(("width", "whole"), [(300, True), (200, False)])
+def test_an_end_beyond_all_memory_keeps_an_axis_whole(width: int, whole: bool) -> None:
+    constants = {"b": np.array([0]), "e": np.array([10**9])}
+    text = f"(float[N,{width}] x) => (float[M,{width}] y) {{z = Slice (x, b, e) y = Exp (z)}}"
+    given, made = lengths_in_and_out(parsed_kernel("slice", text, constants))
+    assert made[0].same_as(given[0]) is whole
+
+
+def lengths_in_and_out(model: ir.Model) -> tuple[Any, Any]:
+    imported = tvm_importer.import_onnx(ir.to_proto(model))["main"]
+    return imported.params[0].ty.shape.values, imported.ret_ty.shape.values
 
 
 def test_what_is_resized_twice_has_lengths_that_are_known_to_be_equal(tmp_path: Path) -> None:

@@ -266,7 +266,9 @@ def test_attention_whose_scores_are_hidden_by_a_condition(choice: str, fill: flo
         MASKED.replace("T[MASK] mask", f"bool[{mask}] mask").replace("Add (s, mask)", choice).replace("SCALE", "0.25")
     )
     model = read(
-        text.replace("BATCH", "2").replace("T[", "float[").replace("<T c = {0.25}>", "<float c = {0.25}, float fill = {-1.0}>")
+        text.replace("BATCH", "2")
+        .replace("T[", "float[")
+        .replace("<T c = {0.25}>", "<float c = {0.25}, float fill = {-1.0}>")
     )
     model.graph.initializers["fill"].const_value = ir.tensor(np.float32(fill), name="fill")
     result = recognise(model, RecogniseAttention())

@@ -6,6 +6,7 @@ process, a kernel is refused.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,8 @@ OF_IMAGES = frozenset(("GroupNormalization", "InstanceNormalization"))
 """Normalisations over the channels of images."""
 FAR = (1 << 31) - 1
 """More than any length."""
+_MOST_BYTES = 1 << 40
+"""More than any tensor has."""
 
 _TO_AGREE = {
     **{"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": 2, "MatMulInteger": 2, "ScatterElements": 3, "ScatterND": 3},
@@ -266,12 +269,19 @@ def kept_within(y: Any) -> Any:
     if not (isinstance(y, relax.Call) and y.op == tvm.ir.Op.get("relax.strided_slice")):
         return y
     x, *limits = y.args
-    kept = [limit for limit in zip(*(part.fields for part in limits), strict=True) if not _is_whole(*limit[1:])]
+    kept = [limit for limit in zip(*(part.fields for part in limits), strict=True) if not _is_whole(x, *limit)]
     return relax.op.strided_slice(x, *map(list, zip(*kept, strict=True))) if kept else x
 
 
-def _is_whole(begin: Any, end: Any, step: Any) -> bool:
+def _is_whole(x: Any, axis: Any, begin: Any, end: Any, step: Any) -> bool:
     """True if a slice keeps an axis as it is, whatever its length."""
     if not all(isinstance(n, tirx.IntImm) for n in (begin, end, step)):
         return False
-    return int(step) == 1 and (int(begin) == 0 or int(begin) <= -FAR) and int(end) >= FAR
+    if int(step) != 1 or -FAR < int(begin) != 0:
+        return False
+    if not has_lengths(x):
+        return int(end) >= FAR
+    # TensorFlow's exporter writes 10^9 for the end.
+    others = (n for place, n in enumerate(x.ty.shape.values) if place != int(axis))
+    known = math.prod(int(n) for n in others if isinstance(n, tirx.IntImm) and int(n) > 0)
+    return int(end) >= FAR or int(end) * known * tvm.DataType(str(x.ty.dtype)).itemsize >= _MOST_BYTES
