@@ -227,6 +227,19 @@ def test_weights_that_are_unpacked_first_are_their_readers(tmp_path: Path) -> No
     assert max(seconds, key=lambda place: seconds[place]) == 1
 
 
+@pytest.mark.parametrize("layer, gates", [("GRU", 3), ("LSTM", 4), ("RNN", 1)])
+def test_a_recurrent_layer_has_its_own_time(layer: str, gates: int, tmp_path: Path) -> None:
+    """It has a name of OpenVINO's own, so its time was that of whatever ran before."""
+    text = f"""(float[40,1,64] x) => (float[40,1,64] y) {{
+        t = Tanh (x) h, last = {layer} <hidden_size = 64> (t, w, r) s = Squeeze (h, axis) y = Sigmoid (s)}}"""
+    random = np.random.default_rng(0)
+    w, r = ((0.1 * random.standard_normal((1, 64 * gates, 64))).astype(np.float32) for _ in range(2))
+    made = OpenVinoToolchain().compile(kernel("k", text, {"w": w, "r": r, "axis": np.array([1])}), TARGET, tmp_path)
+    x = random.standard_normal((40, 1, 64), np.float32)
+    seconds = OpenVinoToolchain().profile(made, TARGET, tmp_path, [x], 5)
+    assert max(seconds, key=lambda place: seconds[place]) == 1
+
+
 NOTHING = np.zeros(0, np.int64)
 
 

@@ -61,6 +61,10 @@ _OF_NO_PARTS = ("Concat", "ConstantOfShape")
 _TOLD_NOTHING = ("Expand", "Reduce", "Reshape", "Resize")
 """Beginnings of operators that do the right thing where an input after the first has no elements."""
 
+_RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
+_RECURRENT_LAYERS = frozenset(("RNNSeq", "RNNCell", "TensorIterator"))
+"""What the plugin makes of them."""
+
 _TELEMETRY = "openvino_telemetry"
 """The package with which OpenVINO reports on its use. If it cannot be imported, a stub of OpenVINO's own takes its place."""
 _ALLOWED = "COLLAGE_OPENVINO_TELEMETRY"
@@ -360,13 +364,21 @@ def _limit(graph: ir.Graph) -> int:
 def _origins(model: Any, copy: TokenisedKernel) -> Mapping[str, int]:
     """Name in the plugin's graph to index of the kernel's node that it is known by."""
     found: dict[str, Sequence[int]] = {}
+    recurrent = []
     for op in model.get_runtime_model().get_ordered_ops():
-        info = op.get_rt_info()
+        info, name = op.get_rt_info(), op.get_friendly_name()
         text = info["originalLayersNames"].astype(str) if "originalLayersNames" in info else ""
-        if tokens := tokens_in(text) or tokens_in(op.get_friendly_name()):
-            found[op.get_friendly_name()] = tokens
+        if tokens := tokens_in(text) or tokens_in(name):
+            found[name] = tokens
+        elif "layerType" in info and info["layerType"].astype(str) in _RECURRENT_LAYERS:
+            recurrent.append(name)
     # A convolution whose result is scaled is known by what scales it; it is nowhere else in the graph.
     told = {index for tokens in found.values() for index in tokens}
+    # Recurrent layers have names of the plugin's own.
+    layers = [index for index, op_type in enumerate(copy.op_types) if op_type in _RECURRENT and index not in told]
+    if len(layers) == len(recurrent):
+        found |= {name: [index] for name, index in zip(recurrent, layers, strict=True)}
+        told |= {*layers}
     return {name: copy.main_node(copy.merged_group(tokens, told)) for name, tokens in found.items()}
 
 

@@ -41,11 +41,13 @@ class TokenisedKernel:
         path: The copy.
         producers: Indices of the nodes whose results each node reads.
         weights: Size of the largest constant that each node reads, be it by way of nodes that read nothing else: 0 for these.
+        op_types: The operator of each node.
     """
 
     path: Path
     producers: Sequence[Sequence[int]]
     weights: Sequence[int]
+    op_types: Sequence[str]
 
     def main_node(self, group: Iterable[int]) -> int:
         """The node that a merged group is known by: the one with most weights, else the last."""
@@ -95,6 +97,7 @@ def tokenised(path: Path) -> Iterator[TokenisedKernel]:
         path.with_name(f"{path.stem}.profile.onnx"),
         producers,
         largest_constants(nodes),
+        [node.op_type for node in nodes],
     )
     _rename(model.graph)
     ir.save(model, copy.path)
