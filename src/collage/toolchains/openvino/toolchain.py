@@ -63,7 +63,7 @@ _TOLD_NOTHING = ("Expand", "Reduce", "Reshape", "Resize")
 
 _RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
 _RECURRENT_LAYERS = frozenset(("RNNSeq", "RNNCell", "TensorIterator"))
-"""What the plugin makes of them."""
+"""Their types in the plugin's graph."""
 
 _TELEMETRY = "openvino_telemetry"
 """The package with which OpenVINO reports on its use. If it cannot be imported, a stub of OpenVINO's own takes its place."""
