@@ -16,7 +16,7 @@ from typing import Generic
 import numpy as np
 
 from collage.cost.cost import Cost, CostLike
-from collage.search._dijkstra import find_paths
+from collage.search._dijkstra import DEFAULT_MAX_STATES, find_paths
 from collage.search._labels import Found, Path
 from collage.search._problem import Floats, Ints, Problem
 from collage.search._results import as_partitioning, no_cover, rank_of
@@ -39,8 +39,7 @@ class LazyOptions:
         deadline_s: Seconds after which no new batch begins, None for no limit.
         min_gain: The search stops when the best optimistic path is not better than the best path measured through by at
             least this fraction of it.
-        max_states: Cap on covered sets settled in each round, after which the best cover known is followed. The plan of
-            a round is measured next, and need not be proved to be the best.
+        max_states: Cap on covered sets settled in each round, after which the best cover known is followed.
         charges: Charges for each candidate that is not measured, as shares of the best path's cost. The search
             continues with the next charge when there is nothing to gain at one. Falling charges make it try paths of few new
             candidates first, which can be measured through; without them it wanders among many that are all hoped to be
@@ -53,7 +52,7 @@ class LazyOptions:
     max_measured: int | None = None
     deadline_s: float | None = None
     min_gain: float = 0.0
-    max_states: int = 20_000
+    max_states: int = DEFAULT_MAX_STATES
     charges: tuple[float, ...] = (0.0,)
 
 

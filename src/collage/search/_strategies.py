@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from collage.search._dijkstra import DEFAULT_MAX_STATES
 from collage.search._lazy import LazyOptions, lazy_shortest_path
 from collage.search._placed import lazy_placed_path
 from collage.search._problem import Problem
@@ -32,11 +33,17 @@ _CHARGES = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0)
 with the same number of measurements, the loss is a third of that of a search without charges.
 """
 
+_STATES = 20_000
+"""States of a round whose plan is measured next, and need not be proved. A round of basic-pitch, with 248 operators, settles
+them in 1.7 s. It took 111 s for 2,000,000, and led to the same plan.
+"""
+
 
 class LazyStrategy:
     """Dijkstra's algorithm over covered sets, measuring only candidates that may lie on the best path."""
 
     name = "lazy"
+    _max_states = _STATES
 
     def run(self, problem: SearchProblem[C], costs: CostSource[C], limits: SearchLimits) -> SearchResult[C]:
         """Search and measure in turns until the best path is measured through, or a limit is reached."""
@@ -47,6 +54,7 @@ class LazyStrategy:
             max_measured=limits.kernels_left,
             deadline_s=limits.seconds_left,
             min_gain=limits.min_gain,
+            max_states=DEFAULT_MAX_STATES if limits.proves else self._max_states,
         )
         return self._search_for(problem)(
             problem.n,
@@ -73,6 +81,7 @@ class ExhaustiveStrategy(LazyStrategy):
     """Measure every candidate, then take the best cover. Candidates of a lazy search come first, in case of a limit."""
 
     name = "exhaustive"
+    _max_states = DEFAULT_MAX_STATES
 
     def run(self, problem: SearchProblem[C], costs: CostSource[C], limits: SearchLimits) -> SearchResult[C]:
         """Search lazily, measure the remaining candidates, and search again with all costs known."""
