@@ -47,7 +47,7 @@ from collage.graph import (
 from collage.measure.kernel_factory import kernel_attributes, kernel_name
 from collage.target import Target, TargetLike
 from collage.toolchains import Registry, Support, registry, support_for
-from collage.transform import InferType, ModulePass, PassContext, PassInfo, Sequential
+from collage.transform import ModulePass, PassContext, PassInfo, Sequential
 
 __all__ = [
     "AnnotateTarget",
@@ -64,6 +64,8 @@ __all__ = [
 TARGET = "target"
 REGION = "compiler_region"
 _NO_LIMIT = 0
+_BY_TYPES = ("InferType",)
+"""Patterns and toolchains decide by types, and few files state all of them."""
 
 Takes = Callable[[ir.Node], Support]
 """Returns if, and why not, a target takes an operator."""
@@ -83,9 +85,9 @@ def partition_for(model: ir.Model, target: TargetLike, toolchains: Registry | No
     """
     toolchains = toolchains or registry()
     target = toolchains.parse_target(target)
-    # Toolchains decide by types, and few files state all of them.
-    passes = [InferType(), *_marking(target, toolchains), PartitionGraph()]
-    return Sequential(passes, name=f"partition_for {target.toolchain}")(model)
+    return Sequential([*_marking(target, toolchains), PartitionGraph()], name=f"partition_for {target.toolchain}")(
+        model
+    )
 
 
 def greedy_kernels(
@@ -177,8 +179,8 @@ class MergeComposite(ModulePass):
     """
 
     def __init__(self, table: Iterable[PatternRow] = ()) -> None:
-        super().__init__(PassInfo("MergeComposite", opt_level=0))
         self._rows = tuple(composites([row]) for row in table)
+        super().__init__(PassInfo("MergeComposite", opt_level=0, required=_BY_TYPES if self._rows else ()))
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
         """Set the metadata property ``Composite`` of nodes to ``label#number``."""
@@ -203,7 +205,7 @@ class AnnotateTarget(ModulePass):
     def __init__(
         self, target: TargetLike = "llvm", toolchains: Registry | None = None, takes: Takes | None = None
     ) -> None:
-        super().__init__(PassInfo("AnnotateTarget", opt_level=0))
+        super().__init__(PassInfo("AnnotateTarget", opt_level=0, required=() if takes else _BY_TYPES))
         toolchains = toolchains or registry()
         self._target = toolchains.parse_target(target)
         self._toolchain = toolchains.for_target(self._target)

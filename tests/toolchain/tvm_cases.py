@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
 
+from collage.target import Target
 from collage.testing._toolchain_kernels import KernelCase
+from collage.toolchains import LoadOptions
+from collage.toolchains.tvm.toolchain import TvmToolchain
 
 PAD = "pads = [1,1,1,1]"
+TARGET = Target.parse("llvm")
 
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:
@@ -35,3 +42,20 @@ def plain(shape: tuple[int, ...], rank: int, body: str) -> KernelCase:
     return KernelCase(
         "plain", text, [numbers(*shape)], {k: v for k, v in weights.items() if re.search(rf"\b{k}\b", body)}
     )
+
+
+def agrees(
+    case: KernelCase, workspace: Path, *more: list[np.ndarray], exactly: bool = False, within: float = 0
+) -> None:
+    """Run a case on TVM and on ONNX's reference, on its inputs and on more."""
+    workspace.mkdir(exist_ok=True)
+    model, toolchain = case.model(), TvmToolchain()
+    names = [str(value.name) for value in model.graph.inputs]
+    evaluator = ReferenceEvaluator(ir.to_proto(model))
+    loaded = toolchain.load(toolchain.compile(model, TARGET, workspace), TARGET, workspace, LoadOptions())
+    for inputs in (case.inputs, *more):
+        with np.errstate(all="ignore"):
+            expected = evaluator.run(None, dict(zip(names, inputs, strict=True)))
+        for y, wanted in zip(loaded(inputs), expected, strict=True):
+            assert (y.dtype, y.shape) == (np.asarray(wanted).dtype, np.shape(wanted))
+            np.testing.assert_allclose(y, wanted, rtol=0 if exactly else 1e-6, atol=within)

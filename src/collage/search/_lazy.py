@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic
 
 import numpy as np
@@ -120,6 +120,7 @@ class LazySearch(Generic[C]):
         self.bound_of = bound_of
         self.measure = measure
         self.options = options
+        self.max_states = options.max_states
         self.should_stop = should_stop or (lambda: False)
         self.penalties = np.zeros(size)
         self.is_known = np.zeros(size, dtype=bool)
@@ -208,7 +209,7 @@ class LazySearch(Generic[C]):
 
     def find(self, weights: Weights, k: int) -> Found:
         """The best paths, all costs known; only one if they have to be checked against the data flow."""
-        prices, known, max_states = self.prices, self.known, self.options.max_states
+        prices, known, max_states = self.prices, self.known, self.max_states
         if self.flow is not None:
             return find_wide(self.problem, weights, self.flow, prices=prices, known=known, max_states=max_states)
         return find_paths(self.problem, weights, k=k, prices=prices, known=known, max_states=max_states)
@@ -289,7 +290,7 @@ class LazySearch(Generic[C]):
         if not (self.options.bounds_are_proofs or self.is_known.all()):
             proofs = np.where(self.is_known, self.seconds, self._ask(proof_bound_of))
             # Loose bounds leave nothing out. The gap is not worth more states than the plan was.
-            self.options = replace(self.options, max_states=min(self.states, self.options.max_states))
+            self.max_states = min(self.states, self.max_states)
             lower = self._plan(proofs)[0].lower_bound
         statistics = SearchStatistics(
             candidates=len(self.problem.candidates),

@@ -107,7 +107,7 @@ class _LazyPlacedSearch(LazySearch[P]):
     def find(self, weights: Weights, k: int) -> Found:
         """The best placed path; others are not looked for."""
         copies = CopyPlan(self.problem, weights, self.transfers)
-        prices, known, max_states = self.prices, self.known, self.options.max_states
+        prices, known, max_states = self.prices, self.known, self.max_states
         return find_paths(self.problem, weights, algebra=copies, prices=prices, known=known, max_states=max_states)
 
     def _ended(

@@ -141,6 +141,25 @@ def test_partitioning_by_operator_is_coalescing_what_one_target_takes(seed, take
     assert all(not n.metadata_props for f in partitioned.functions.values() for n in f if n.domain == "")
 
 
+class OfFloats(Library):
+    """Takes what it knows to be floats."""
+
+    def supports(self, node, target):
+        return Support(node.outputs[0].dtype == ir.DataType.FLOAT)
+
+
+def test_toolchains_decide_by_types_that_the_file_does_not_state():
+    toolchains, model = menu(OfFloats("lib")), mnist()
+    for node in model.graph:
+        for value in node.outputs:
+            if not value.is_graph_output():
+                value.type, value.shape = None, None
+    by_hand = PartitionGraph()(MergeCompilerRegions()(AnnotateTarget("lib", toolchains)(model)))
+    for partitioned in (partition_for(model, "lib", toolchains), by_hand):
+        (call,) = kernels_of(partitioned)
+        assert len(operators(call.function)) == 13
+
+
 def test_two_targets_are_annotated_in_order_of_preference():
     toolchains = menu(Library("a", {"Conv", "Add"}), Library("b", {"Conv", "Relu", "MaxPool"}))
     model = mnist()

@@ -62,8 +62,8 @@ _TOLD_NOTHING = ("Expand", "Reduce", "Reshape", "Resize")
 """Beginnings of operators that do the right thing where an input after the first has no elements."""
 
 _RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
-_RECURRENT_LAYERS = frozenset(("RNNSeq", "RNNCell", "TensorIterator"))
-"""Their types in the plugin's graph."""
+_RECURRENT_LAYER = "RNNSeq"
+"""Their type in the plugin's graph."""
 
 _TELEMETRY = "openvino_telemetry"
 """The package with which OpenVINO reports on its use. If it cannot be imported, a stub of OpenVINO's own takes its place."""
@@ -370,7 +370,7 @@ def _origins(model: Any, copy: TokenisedKernel) -> Mapping[str, int]:
         text = info["originalLayersNames"].astype(str) if "originalLayersNames" in info else ""
         if tokens := tokens_in(text) or tokens_in(name):
             found[name] = tokens
-        elif "layerType" in info and info["layerType"].astype(str) in _RECURRENT_LAYERS:
+        elif "layerType" in info and info["layerType"].astype(str) == _RECURRENT_LAYER:
             recurrent.append(name)
     # A convolution whose result is scaled is known by what scales it; it is nowhere else in the graph.
     told = {index for tokens in found.values() for index in tokens}

@@ -279,9 +279,11 @@ def _is_whole(x: Any, axis: Any, begin: Any, end: Any, step: Any) -> bool:
         return False
     if int(step) != 1 or -FAR < int(begin) != 0:
         return False
+    if int(end) >= FAR:
+        return True
     if not has_lengths(x):
-        return int(end) >= FAR
+        return False
     # TensorFlow's exporter writes 10^9 for the end.
     others = (n for place, n in enumerate(x.ty.shape.values) if place != int(axis))
     known = math.prod(int(n) for n in others if isinstance(n, tirx.IntImm) and int(n) > 0)
-    return int(end) >= FAR or int(end) * known * tvm.DataType(str(x.ty.dtype)).itemsize >= _MOST_BYTES
+    return bool(int(end) * known * tvm.DataType(str(x.ty.dtype)).itemsize >= _MOST_BYTES)

@@ -1,0 +1,116 @@
+"""Lengths that are free stay as simple as the model has them, and nothing is taken for granted of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx.reference import ReferenceEvaluator
+from tests.toolchain.tvm_cases import TARGET, agrees, numbers
+
+from collage._errors import ToolchainError
+from collage.testing._toolchain_kernels import KernelCase
+from collage.testing._toolchain_kernels import kernel as parsed_kernel
+from collage.toolchains import LoadOptions, Unsupported
+from collage.toolchains.tvm.toolchain import TvmToolchain
+
+tvm_importer = pytest.importorskip("collage.toolchains.tvm.importer")
+
+
+@pytest.mark.parametrize("length", [1, 5, 8])
+@pytest.mark.parametrize(
+    ("begin", "end", "step"),
+    [(-1, -(2**63), -2), (-1, -(2**63), -1), (2**63 - 1, -(2**63), -3), (0, 2**63 - 1, 2), (-3, 2**63 - 1, 1)],
+)
+def test_a_slice_to_the_end_is_one_to_any_end(length: int, begin: int, end: int, step: int, tmp_path: Path) -> None:
+    constants = {name: np.array([n]) for name, n in {"b": begin, "e": end, "a": -2, "s": step}.items()}
+    text = "(float[N,3] x) => (float[M,3] y) {y = Slice (x, b, e, a, s)}"
+    agrees(KernelCase("slice", text, [numbers(length, 3)], constants), tmp_path)
+
+
+@pytest.mark.parametrize("ends", ["z, n", "n, far", "d, far", "z, d"])
+@pytest.mark.parametrize("length", [2, 5])
+def test_a_slice_to_a_length_of_another_axis_ends_with_the_tensor(ends: str, length: int, tmp_path: Path) -> None:
+    body = f"s = Shape (x) n = Slice (s, z, a) g = Gather (s, a) m = Sub (g, three) d = Reshape (m, a) y = Slice (x, {ends}, a)"
+    constants = {"z": np.array([0]), "a": np.array([1]), "three": np.array([3]), "far": np.array([2**31 - 1])}
+    used = {name: value for name, value in constants.items() if name != "far" or "far" in ends}
+    text = f"(float[N,M] x) => (float[N,K] y) {{{body}}}"
+    agrees(KernelCase("slice", text, [numbers(4, length)], used), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Max (n, m)",
+        "y = Gather (x, n)",
+        "y = Div (n, d)",
+        "y = Mod (n, m)",
+        "f = Cast <to = 1> (n) y = Mul (x, f)",
+    ],
+)
+def test_numbers_made_of_lengths_are_refused_where_they_end_the_process(body: str, tmp_path: Path) -> None:
+    lengths = "s = Shape (x) n = Gather (s, zero) m = Gather (s, one) d = Sub (n, m)"
+    weights = {"zero": np.array(0), "one": np.array(1)}
+    model = parsed_kernel("numbers", f"(float[N,M] x) => (float y) {{{lengths} {body}}}", weights)
+    with pytest.raises(Unsupported, match="number that follows from lengths"):
+        TvmToolchain().check_import(model, TARGET, tmp_path)
+
+
+@pytest.mark.parametrize(("compared", "ok"), [([1, 5], False), ([-1, -1], True), ([-1, 5], False)])
+def test_shapes_are_compared_only_if_lengths_do_not_matter(compared: list[int], ok: bool, tmp_path: Path) -> None:
+    text = "(float[N,M] x) => (bool[2] y) {s = Shape (x) y = Equal (s, c)}"
+    case = KernelCase("equal", text, [numbers(1, 5)], {"c": np.array(compared)})
+    if ok:
+        agrees(case, tmp_path)
+        return
+    with pytest.raises(Unsupported, match="cannot decide if"):
+        TvmToolchain().check_import(case.model(), TARGET, tmp_path)
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_parameters_of_a_norm_that_may_be_of_length_one_are_refused(axis: int, tmp_path: Path) -> None:
+    text = f"(float[2,3,4] x, float[M] w) => (float[2,3,4] y) {{y = LayerNormalization <axis = {axis}> (x, w)}}"
+    with pytest.raises(ToolchainError):
+        TvmToolchain().compile(parsed_kernel("norm", text), TARGET, tmp_path)
+
+
+def test_an_axis_that_a_slice_keeps_whole_has_its_own_length(tmp_path: Path) -> None:
+    constants = {"b": np.array([0, 1, -(2**63)]), "e": np.array([2**31 - 1, 3, 2**63 - 1])}
+    text = "(float[N,4,M] x) => (float[N,K,M] y) {z = Slice (x, b, e) y = Exp (z)}"
+    given, made = lengths_in_and_out(parsed_kernel("slice", text, constants))
+    assert made[0].same_as(given[0]) and made[2].same_as(given[2])
+    agrees(KernelCase("slice", text, [numbers(2, 4, 5)], constants), tmp_path)
+
+
+@pytest.mark.parametrize(("width", "whole"), [(300, True), (200, False)])
+def test_an_end_beyond_all_memory_keeps_an_axis_whole(width: int, whole: bool) -> None:
+    constants = {"b": np.array([0]), "e": np.array([10**9])}
+    text = f"(float[N,{width}] x) => (float[M,{width}] y) {{z = Slice (x, b, e) y = Exp (z)}}"
+    given, made = lengths_in_and_out(parsed_kernel("slice", text, constants))
+    assert made[0].same_as(given[0]) is whole
+
+
+def lengths_in_and_out(model: ir.Model) -> tuple[Any, Any]:
+    imported = tvm_importer.import_onnx(ir.to_proto(model))["main"]
+    return imported.params[0].ty.shape.values, imported.ret_ty.shape.values
+
+
+def test_what_is_resized_twice_has_lengths_that_are_known_to_be_equal(tmp_path: Path) -> None:
+    attributes = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
+    body = (
+        f"u = Resize <{attributes}> (x, , by2) v = Resize <{attributes}> (u, , by2) w = Resize <{attributes}> (x, , by4) "
+        "y = Add (v, w)"
+    )
+    weights = {"by2": np.float32([1, 1, 2, 2]), "by4": np.float32([1, 1, 4, 4])}
+    model = parsed_kernel("k", f"(float[n,2,h,w] x) => (float[n,2,H,W] y) {{{body}}}", weights)
+    imported = tvm_importer.import_onnx(ir.to_proto(model))
+    assert "float" not in str(imported["main"].ret_ty.shape)
+    toolchain = TvmToolchain()
+    loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    for shape in ((1, 2, 3, 6), (3, 2, 1, 2)):
+        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        (wanted,) = ReferenceEvaluator(ir.to_proto(model)).run(None, {"x": x})
+        np.testing.assert_array_equal(loaded([x])[0], wanted)
