@@ -99,6 +99,11 @@ class FinalComparison:
         """True if a disturbed machine chose among plans that it could not tell apart."""
         return bool(self.rivals) and self.is_noisy
 
+    @property
+    def is_final(self) -> bool:
+        """True if nothing is to be raced again: the choice is not in doubt, and no plan was left out by two samples alone."""
+        return not self.is_in_doubt and not any(standing.slower for standing in self.standings.values())
+
 
 def choose(
     lab: Lab, plans: Sequence[Plan], *, baseline: Finalist | None = None, tolerance: float | None = None

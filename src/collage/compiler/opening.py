@@ -50,7 +50,7 @@ from collage.toolchains import Registry
 from collage.transform import code_digest
 from collage.workers.worker import Worker
 
-__all__ = ["measure_session", "on_given_inputs", "open_model", "with_lengths"]
+__all__ = ["measure_session", "on_given_inputs", "open_model", "told_path", "with_lengths"]
 
 Say = Callable[[str], None]
 
@@ -89,7 +89,7 @@ def open_model(
         ends_at = Progress(None, (), options.time_budget_s).ends_at
     model = read_partitioned(source)[0] if keeps_kernels else read_model(source)
     facts: dict[str, Any] = {
-        "path": _told_path(source),
+        "path": told_path(source),
         "sha256": model_digest(model),
     }
     is_rewritten = bool(model.meta.get(REWRITTEN))
@@ -159,7 +159,7 @@ def with_lengths(model: ir.Model, options: CompileOptions) -> ir.Model:
     return fix_lengths(separate_lengths(model, options.inputs, options.dims), options.fixed)
 
 
-def _told_path(source: Any) -> str:
+def told_path(source: Any) -> str:
     """Return a model's path for an artefact, without the folders of this machine; empty if the model has no path."""
     if not isinstance(source, str | Path):
         return ""

@@ -36,6 +36,7 @@ from collage.compiler.final_comparison import (
     unmeasured,
 )
 from collage.compiler.given_plan import given_plan
+from collage.compiler.kept_artefacts import KeptArtefact
 from collage.compiler.kernel_metadata import write_metadata
 from collage.compiler.lab import Lab
 from collage.compiler.objective import with_final_size
@@ -179,6 +180,12 @@ def _compile_one(
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
+        place = None
+        if is_timed and part == Part():
+            place = KeptArtefact.of(database, source, menu, options, toolchains, is_named=is_named)
+            if place is not None and (again := place.load(told.elapsed_s)) is not None:
+                told("an equal compilation is kept, and nothing that it depends on has changed")
+                return again
         survey, session, facts = open_model(
             source,
             menu,
@@ -208,6 +215,8 @@ def _compile_one(
         write_metadata(workspace / recipe.model_file, {row.name: row.time_us for row in recipe.report.kernels})
         executable = settle(recipe, workspace, toolchains, is_small=options.counts_bytes)
         with_final_size(executable, options)
+        if place is not None and result.is_final:
+            place.keep(executable)
         return executable
 
 
@@ -275,6 +284,7 @@ def _plan(lab: Lab, told: Progress) -> CompileResult:
     is_unfinished = survey.is_cut_short or _is_unfinished(problem, result)
     if result.finals.recipe is not None and options.is_plain and not is_unfinished:
         store.keep(result)
+        result = replace(result, is_final=result.finals.is_final)
     return result
 
 

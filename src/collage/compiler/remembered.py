@@ -49,10 +49,10 @@ def recalled(lab: Lab, known: CompileResult, store: ResultStore) -> CompileResul
     if more or is_in_doubt:
         again = compare_again(problem, session, finals, baseline_of(survey, session), more)
     if again is finals:
-        return replace(known, finals=finals)
+        return replace(known, finals=finals, is_final=not finals.is_in_doubt)
     if faster:
         keep_faster(database, problem.source, ())
-    result = replace(known, finals=again, is_remembered=False)
+    result = replace(known, finals=again, is_remembered=False, is_final=again.is_final)
     store.keep(result)
     return result
 

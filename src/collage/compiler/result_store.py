@@ -26,7 +26,7 @@ from collage.frontend import model_digest
 from collage.fusion import CandidateKernel, FusionReport
 from collage.measure.finalist import FinalistResult
 from collage.measure.session import MeasureSession
-from collage.measure.tuning_records import TuningRecords
+from collage.measure.tuning_records import tuned_digest
 from collage.numerics.value_store import ValueStore
 from collage.plan import Plan
 from collage.plan_file import PlanFile
@@ -104,6 +104,7 @@ class CompileResult:
         kernels_ok: True if every kernel of the winner was measured and is right; None if one was not measured.
         kernels_error: Largest error of the winner's kernels, where it is known.
         is_remembered: An earlier compilation found it.
+        is_final: It was kept, and the same command again need not race any of its plans.
         tried: The record of what was tried; None if an earlier version kept the result without one.
         strategy_faults: The fault with the search strategy that the user chose. Such a result is not kept.
     """
@@ -115,6 +116,7 @@ class CompileResult:
     kernels_ok: bool | None = None
     kernels_error: float | None = None
     is_remembered: bool = False
+    is_final: bool = False
     tried: Record | None = None
     strategy_faults: tuple[str, ...] = ()
 
@@ -204,7 +206,7 @@ class ResultStore:
         self._problem = problem
         self._session = session
         self._database = session.database
-        tuned = TuningRecords(session).digest if problem.options.use_tuned else None
+        tuned = tuned_digest(session.database) if problem.options.use_tuned else None
         self._name = {**_name_of(problem, session), "candidates": _digest_of(candidates), "tuned": tuned}
 
     def load(self) -> CompileResult | None:

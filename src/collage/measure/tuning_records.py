@@ -18,14 +18,14 @@ import onnx_ir as ir
 
 from collage.cost.outcome import Outcome
 from collage.cost.workload_key import digest_of, runtime_settings
-from collage.database import FactKind
+from collage.database import Database, FactKind
 from collage.measure.jobs import Job
 from collage.measure.session import MeasureSession
 from collage.system.codec import Share
 from collage.system.machine import this_machine
 from collage.target import Target
 
-__all__ = ["TunedKernel", "TuningForecast", "TuningRecords", "effort_s"]
+__all__ = ["TunedKernel", "TuningForecast", "TuningRecords", "effort_s", "tuned_digest"]
 
 _FIRST_TRIALS = 16.0
 _FIRST_RATIO = 0.7
@@ -149,24 +149,13 @@ class TuningRecords:
         """Return True if any kernel was tuned on this machine."""
         return bool(self._here)
 
-    @property
-    def digest(self) -> str:
-        """Digest of all that was tuned on this machine: it changes when one more kernel is."""
-        return digest_of({name: asdict(tuned) for name, (_, tuned) in self._here.items()})
-
     def forecast(self, target: Target) -> TuningForecast:
         """Return the expected duration and gain of tuning for a target, with its trials and seed."""
         return TuningForecast.of([tuned for name, tuned in self._here.values() if name == str(target)])
 
     @functools.cached_property
     def _here(self) -> dict[str, tuple[str, TunedKernel]]:
-        """All kernels that were tuned on this machine, or on one like it, with their targets."""
-        machine = this_machine().fingerprint
-        return {
-            digest_of(name): (str(name["target"]), tuned)
-            for name, tuned in self._database.facts(_TUNED_KERNEL)
-            if name.get("machine") == machine and "target" in name
-        }
+        return _tuned_here(self._database)
 
     def _kernel_name(self, job: Job) -> Mapping[str, str | int]:
         """The key of a kernel's tuning: its timing key without the model around it, on which tuning does not depend."""
@@ -182,3 +171,18 @@ class TuningRecords:
             "threads": self._session.threads,
             "settings": runtime_settings(),
         }
+
+
+def tuned_digest(database: Database) -> str:
+    """Return a digest of all that was tuned on this machine: it changes when one more kernel is."""
+    return digest_of({name: asdict(tuned) for name, (_, tuned) in _tuned_here(database).items()})
+
+
+def _tuned_here(database: Database) -> dict[str, tuple[str, TunedKernel]]:
+    """Return all kernels that were tuned on this machine, or on one like it, with their targets."""
+    machine = this_machine().fingerprint
+    return {
+        digest_of(name): (str(name["target"]), tuned)
+        for name, tuned in database.facts(_TUNED_KERNEL)
+        if name.get("machine") == machine and "target" in name
+    }

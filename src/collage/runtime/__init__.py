@@ -10,7 +10,7 @@ from collage.runtime._explained import explain_artefact, kernel_rows
 from collage.runtime._load import load
 from collage.runtime._machines import machine_lines, machine_rows
 from collage.runtime._made_on import MadeOn
-from collage.runtime._manifest import MANIFEST, verify
+from collage.runtime._manifest import MANIFEST, verify, verify_bytes
 from collage.runtime._memory import page_out, trim
 from collage.runtime._open import Opened, is_artefact, opened, read_inputs
 from collage.runtime._pack import PACK
@@ -62,6 +62,7 @@ __all__ = [
     "unpack",
     "unpack_plan",
     "verify",
+    "verify_bytes",
     "verify_plans",
     "write_condensed",
 ]

@@ -1,0 +1,200 @@
+"""The same command again returns the whole artefact, without any process; whatever it depends on makes another one of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+import collage
+from collage.compiler import kept_artefacts
+from collage.compiler.kept_artefacts import KeptArtefact
+from collage.database.database import Database
+from collage.measure.bench_findings import keep_faster
+from collage.options import CompileOptions
+from collage.report import Report
+from collage.system import installation
+from collage.target import Target
+from collage.toolchains import Registry, registry
+from collage.workers.worker import Worker
+
+MENU = ("llvm -compiler=onnxruntime",)
+X = np.arange(8, dtype=np.float32).reshape(1, 8) - 4
+
+
+def model(scale: float = 1.0) -> onnx.ModelProto:
+    made = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> m (float[1, 8] x) => (float[1, 8] y) { z = MatMul(x, w) y = Relu(z) }'
+    )
+    weights = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32) * np.float32(scale)
+    made.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    return made
+
+
+def right(scale: float = 1.0) -> Any:
+    return np.maximum(X @ numpy_helper.to_array(model(scale).graph.initializer[0]), 0)
+
+
+def compiled(folder: Path, **options: Any) -> collage.Executable:
+    """With one thread there is one plan, so that its choice is never in doubt."""
+    return collage.compile(model(), MENU, db=str(folder / "t.sqlite"), threads=1, **options)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    folder = tmp_path_factory.mktemp("kept")
+    return folder, compiled(folder).report
+
+
+@pytest.fixture
+def folder(first: tuple[Path, Report], tmp_path: Path) -> Path:
+    """A database with the artefact beside it."""
+    shutil.copytree(first[0], tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise AssertionError("a process is started")
+
+    monkeypatch.setattr(Worker, "_start", fail)
+
+
+@pytest.fixture
+def database(folder: Path) -> Iterator[Database]:
+    with Database(str(folder / "t.sqlite")) as opened:
+        yield opened
+
+
+def place(database: Database, source: Any = None, menu: Any = MENU, **options: Any) -> KeptArtefact | None:
+    targets = [Target.parse(text) for text in menu]
+    source = model() if source is None else source
+    return KeptArtefact.of(
+        database, source, targets, CompileOptions(**{"threads": 1, **options}), registry(), is_named=True
+    )
+
+
+def searched(report: Report) -> Mapping[str, Any]:
+    return {key: value for key, value in report.as_json().items() if key != "search"}
+
+
+@pytest.mark.usefixtures("no_process")
+def test_the_same_command_again_needs_no_process(first: tuple[Path, Report], folder: Path) -> None:
+    again = compiled(folder)
+    np.testing.assert_allclose(again.run([X])["y"], right(), rtol=1e-5, atol=1e-5)
+    assert searched(again.report) == searched(first[1])
+    assert (again.report.search.measured, again.report.search.built, again.report.search.raced) == (0, 0, False)
+    assert again.explain().kernels
+
+
+def test_other_weights_options_inputs_and_targets_have_other_names(database: Database) -> None:
+    usual = place(database)
+    assert usual is not None
+    given = np.zeros((1, 8), np.float32)
+    others = [
+        place(database, model(2.0)),
+        place(database, menu=("llvm -compiler=openvino",)),
+        place(database, threads=2),
+        place(database, seed=1),
+        place(database, inputs={"x": given}),
+        place(database, inputs={"x": given + 1}),
+        place(database, forbid=("onnxruntime:Relu",)),
+    ]
+    names = [str(sorted(other.name.items())) for other in others if other is not None]
+    assert len({str(sorted(usual.name.items())), *names}) == 1 + len(others)
+    same = place(database, db="elsewhere.sqlite", remeasure=True)
+    assert same is not None
+    assert same.name == usual.name
+
+
+def test_what_no_name_identifies_is_not_looked_up(database: Database, tmp_path: Path) -> None:
+    for options in (
+        {"plan_out": str(tmp_path / "p.toml")},
+        {"tune_s": 5.0},
+        {"objective": "size"},
+        {"limits": ("p99<=1s",)},
+    ):
+        assert place(database, **options) is None
+    targets = [Target.parse(text) for text in MENU]
+    assert KeptArtefact.of(database, model(), targets, CompileOptions(), Registry(()), is_named=True) is None
+
+
+def test_a_damaged_artefact_is_compiled_again(folder: Path) -> None:
+    (kept,) = (folder / "t.sqlite.artefacts").iterdir()
+    victim = max(kept.iterdir(), key=lambda file: file.stat().st_size)
+    victim.write_bytes(victim.read_bytes()[:-1] + b"\0")
+    np.testing.assert_allclose(compiled(folder).run([X])["y"], right(), rtol=1e-5, atol=1e-5)
+    assert not kept.exists()
+    assert len([*(folder / "t.sqlite.artefacts").iterdir()]) == 1, "the new one takes its place"
+
+
+def test_remeasure_and_a_faster_target_ask_for_another_one(folder: Path, database: Database) -> None:
+    found = place(database, remeasure=True)
+    assert found is not None
+    assert found.load(0.0) is None
+    assert not [*(folder / "t.sqlite.artefacts").iterdir()]
+    usual = place(database)
+    assert usual is not None
+    assert not usual.is_open
+    keep_faster(database, str(usual.name["model"]), ["llvm"])
+    faster = place(database)
+    assert faster is not None
+    assert faster.is_open
+
+
+def test_a_new_database_measures(folder: Path) -> None:
+    (folder / "t.sqlite").unlink()
+    assert compiled(folder).report.search.raced
+
+
+def test_a_database_cannot_name_a_foreign_folder(folder: Path, database: Database) -> None:
+    found = place(database)
+    assert found is not None
+    (kept,) = (folder / "t.sqlite.artefacts").iterdir()
+    for name in ("../" + kept.name, "0" * 64 + kept.name[64:], kept.name + "/.", ""):
+        database.keep_local_fact(kept_artefacts._FOLDER, name, **found.name)
+        assert found.load(0.0) is None
+    assert kept.is_dir()
+
+
+def test_the_oldest_go_when_there_is_no_room(folder: Path, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = place(database)
+    assert found is not None
+    executable = found.load(0.0)
+    assert executable is not None
+    (kept,) = (folder / "t.sqlite.artefacts").iterdir()
+    size = sum(file.stat().st_size for file in kept.iterdir())
+    monkeypatch.setattr(kept_artefacts, "_MOST_BYTES", int(1.5 * size))
+    other = place(database, model(2.0))
+    assert other is not None
+    other.keep(executable)
+    assert found.load(0.0) is None
+    monkeypatch.setattr(kept_artefacts, "_MOST_BYTES", size // 2)
+    found.keep(executable)
+    assert not [*(folder / "t.sqlite.artefacts").iterdir()], "what is larger than the room is not kept"
+
+
+def test_each_installation_and_each_edit_in_place_has_a_digest_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = installation.installation_digest.__wrapped__
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = fresh()
+    assert fresh() == before
+    (tmp_path / "new-1.0.dist-info").mkdir()
+    installed = fresh()
+    assert installed != before
+    source = tmp_path / "plug.py"
+    source.write_text("")
+    monkeypatch.setattr(installation, "_sources", lambda: iter([source]))
+    plain = fresh()
+    source.write_text("# edited\n")
+    assert fresh() != plain
