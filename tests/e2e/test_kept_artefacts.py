@@ -16,6 +16,7 @@ from onnx import numpy_helper
 import collage
 from collage.compiler import kept_artefacts
 from collage.compiler.kept_artefacts import KeptArtefact
+from collage.compiler.problem import Part
 from collage.database.database import Database
 from collage.measure.bench_findings import keep_faster
 from collage.options import CompileOptions
@@ -86,6 +87,23 @@ def searched(report: Report) -> Mapping[str, Any]:
     return {key: value for key, value in report.as_json().items() if key != "search"}
 
 
+def test_a_plan_for_some_lengths_is_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_model = model()
+    open_model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+
+    def compiled_at() -> collage.Executable:
+        return collage.compile(open_model, MENU, db=str(tmp_path / "t.sqlite"), threads=1, dims={"n": {2: 1, 5: 1}})
+
+    first = compiled_at()
+    assert len([*(tmp_path / "t.sqlite.artefacts").iterdir()]) == 3
+    monkeypatch.setattr(Worker, "_start", None)
+    again = compiled_at()
+    assert again.report.as_json()["specialised"] == first.report.as_json()["specialised"]
+    for rows in (2, 3, 5):
+        x = np.ones((rows, 8), np.float32)
+        np.testing.assert_allclose(again.run([x])["y"], first.run([x])["y"], rtol=1e-5)
+
+
 @pytest.mark.usefixtures("no_process")
 def test_the_same_command_again_needs_no_process(first: tuple[Path, Report], folder: Path) -> None:
     again = compiled(folder)
@@ -123,8 +141,10 @@ def test_what_no_name_identifies_is_not_looked_up(database: Database, tmp_path: 
         {"limits": ("p99<=1s",)},
     ):
         assert place(database, **options) is None
+    added = Registry()
+    added.add(registry().get("onnxruntime"))  # A program may have made it, with code that no digest covers.
     targets = [Target.parse(text) for text in MENU]
-    assert KeptArtefact.of(database, model(), targets, CompileOptions(), Registry(()), is_named=True) is None
+    assert KeptArtefact.of(database, model(), targets, CompileOptions(), added, Part(), is_named=True) is None
 
 
 def test_a_damaged_artefact_is_compiled_again(folder: Path) -> None:
@@ -139,7 +159,7 @@ def test_a_damaged_artefact_is_compiled_again(folder: Path) -> None:
 def test_remeasure_and_a_faster_target_ask_for_another_one(folder: Path, database: Database) -> None:
     found = place(database, remeasure=True)
     assert found is not None
-    assert found.load(0.0) is None
+    assert found.load(registry(), 0.0) is None
     assert not [*(folder / "t.sqlite.artefacts").iterdir()]
     usual = place(database)
     assert usual is not None
@@ -161,14 +181,14 @@ def test_a_database_cannot_name_a_foreign_folder(folder: Path, database: Databas
     (kept,) = (folder / "t.sqlite.artefacts").iterdir()
     for name in ("../" + kept.name, "0" * 64 + kept.name[64:], kept.name + "/.", ""):
         database.keep_local_fact(kept_artefacts._FOLDER, name, **found.name)
-        assert found.load(0.0) is None
+        assert found.load(registry(), 0.0) is None
     assert kept.is_dir()
 
 
 def test_the_oldest_go_when_there_is_no_room(folder: Path, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     found = place(database)
     assert found is not None
-    executable = found.load(0.0)
+    executable = found.load(registry(), 0.0)
     assert executable is not None
     (kept,) = (folder / "t.sqlite.artefacts").iterdir()
     size = sum(file.stat().st_size for file in kept.iterdir())
@@ -176,7 +196,7 @@ def test_the_oldest_go_when_there_is_no_room(folder: Path, database: Database, m
     other = place(database, model(2.0))
     assert other is not None
     other.keep(executable)
-    assert found.load(0.0) is None
+    assert found.load(registry(), 0.0) is None
     monkeypatch.setattr(kept_artefacts, "_MOST_BYTES", size // 2)
     found.keep(executable)
     assert not [*(folder / "t.sqlite.artefacts").iterdir()], "what is larger than the room is not kept"

@@ -223,14 +223,7 @@ class _Top:
         return float(np.mean(hits)) if hits.size else None
 
     def sum_up(self, drops: Sequence[float], limit: float | None = None, count: int = 0) -> Estimate:
-        if any(drop not in (-1.0, 0.0, 1.0) for drop in drops):
-            return mean_interval(drops, count)  # Several classes to a sample: these are not independent.
-        count = count or len(drops)
-        lost, won = (count * sum(found) / len(drops) for found in zip(*((d > 0, d < 0) for d in drops), strict=True))
-        (lost_low, lost_high), (won_low, won_high) = wilson(lost, count), wilson(won, count)
-        low, high = (lost_low - won_high, lost_high - won_low) if won else (lost_low, lost_high)
-        is_vague = limit is not None and wilson(0, count)[1] > limit
-        return Estimate((lost - won) / count, low, high, len(drops), is_vague)
+        return _answers_interval(drops, limit, count)
 
     def told(self, estimate: Estimate) -> str:
         if self.has_labels:
@@ -318,8 +311,8 @@ class PythonMetric:
         raise NotImplementedError
 
     def sum_up(self, drops: Sequence[float], limit: float | None = None, count: int = 0) -> Estimate:
-        """Return the mean."""
-        return mean_interval(drops, count)
+        """Return the mean, as that of ``top1`` if all samples are either right or wrong."""
+        return _answers_interval(drops, limit, count)
 
     def told(self, estimate: Estimate) -> str:
         """Return an estimate in words."""
@@ -371,6 +364,20 @@ def wilson(hits: float, count: int, confidence: float = _CONFIDENCE) -> tuple[fl
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     return (0.0 if not hits else max(0.0, middle - half)), (1.0 if hits == count else min(1.0, middle + half))
+
+
+def _answers_interval(drops: Sequence[float], limit: float | None, count: int) -> Estimate:
+    """Return the mean of what is lost less what is won, by Wilson's interval: samples that all agree do not exclude others."""
+    if any(drop not in (-1.0, 0.0, 1.0) for drop in drops):
+        return mean_interval(
+            drops, count
+        )  # Several classes to a sample, or a score: these are not independent answers.
+    count = count or len(drops)
+    lost, won = (count * sum(found) / len(drops) for found in zip(*((d > 0, d < 0) for d in drops), strict=True))
+    (lost_low, lost_high), (won_low, won_high) = wilson(lost, count), wilson(won, count)
+    low, high = (lost_low - won_high, lost_high - won_low) if won else (lost_low, lost_high)
+    is_vague = limit is not None and wilson(0, count)[1] > limit
+    return Estimate((lost - won) / count, low, high, len(drops), is_vague)
 
 
 def mean_interval(values: Sequence[float], count: int = 0) -> Estimate:

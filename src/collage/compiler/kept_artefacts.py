@@ -22,6 +22,7 @@ import numpy as np
 from collage._errors import CollageError
 from collage.compiler.opening import told_path
 from collage.compiler.preparation import preparation_fact
+from collage.compiler.problem import Part
 from collage.cost.workload_key import METHOD, digest_of, runtime_settings
 from collage.database import Database, FactKind
 from collage.frontend import model_digest, read_model
@@ -33,7 +34,7 @@ from collage.system.installation import installation_digest
 from collage.system.machine import this_machine
 from collage.system.scratch import make_scratch, remove_scratch
 from collage.target import Target
-from collage.toolchains import Registry, registry
+from collage.toolchains import Registry
 
 __all__ = ["KeptArtefact"]
 
@@ -69,6 +70,7 @@ class KeptArtefact:
         menu: Sequence[Target],
         options: CompileOptions,
         toolchains: Registry,
+        part: Part,
         *,
         is_named: bool,
     ) -> KeptArtefact | None:
@@ -80,6 +82,7 @@ class KeptArtefact:
             menu: The targets.
             options: The options.
             toolchains: The registry of toolchains.
+            part: Its share of the limits, and the plan to beat.
             is_named: True if the user named the targets.
 
         Raises:
@@ -88,7 +91,8 @@ class KeptArtefact:
         usual = CompileOptions()
         is_plain = database.file is not None and options.is_plain and options.passes == usual.passes
         is_plain &= all(np.asarray(value).dtype != object for value in options.inputs.values())
-        if not is_plain or toolchains is not registry() or any(_is_given(options, usual, each) for each in _NOT_GIVEN):
+        is_plain &= all(toolchains.is_installed(target.toolchain) for target in menu)
+        if not is_plain or any(_is_given(options, usual, each) for each in _NOT_GIVEN):
             return None
         digest = model_digest(read_model(source))
         decided = {field.name: repr(getattr(options, field.name)) for field in fields(options)}
@@ -98,18 +102,20 @@ class KeptArtefact:
             **preparation_fact(digest, options, installation_digest()),
             "method": METHOD,
             "path": told_path(source),
-            "menu": [is_named, *(target.title for target in menu)],
+            "menu": [is_named, *([target.title, toolchains.factory(target.toolchain)] for target in menu)],
             "machine": this_machine().fingerprint,
             "settings": runtime_settings(),
             "options": decided,
+            "part": [part.budget, part.search, None if part.rival is None else part.rival.digest],
             "tuned": tuned_digest(database) if options.use_tuned else None,
         }
         return cls(database, name, options.remeasure or bool(faster_targets(database, digest)))
 
-    def load(self, wall_s: float) -> Executable | None:
+    def load(self, toolchains: Registry, wall_s: float) -> Executable | None:
         """Return the executable; None if there is none, it is to be measured again, or it does not load.
 
         Args:
+            toolchains: The registry of toolchains.
             wall_s: Seconds that this compilation took until now, for the report.
         """
         if self.is_open:
@@ -124,7 +130,7 @@ class KeptArtefact:
             os.utime(folder)
             search = replace(recipe.report.search, built=0, measured=0, raced=False, wall_s=wall_s)
             recipe = replace(recipe, report=replace(recipe.report, search=search))
-            return Executable(recipe, home, owns_workspace=True)
+            return Executable(recipe, home, owns_workspace=True, toolchains=toolchains)
         except (CollageError, OSError):
             remove_scratch(home)
             self.forget()

@@ -181,9 +181,9 @@ def _compile_one(
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
         place = None
-        if is_timed and part == Part():
-            place = KeptArtefact.of(database, source, menu, options, toolchains, is_named=is_named)
-            if place is not None and (again := place.load(told.elapsed_s)) is not None:
+        if is_timed:
+            place = KeptArtefact.of(database, source, menu, options, toolchains, part, is_named=is_named)
+            if place is not None and (again := place.load(toolchains, told.elapsed_s)) is not None:
                 told("an equal compilation is kept, and nothing that it depends on has changed")
                 return again
         survey, session, facts = open_model(

@@ -191,6 +191,8 @@ class InferenceSession:
             check_run_options(run_options)
             if getattr(iobinding, "session", None) is not self:
                 raise InputError("an IOBinding is used with the session that made it: session.io_binding()")
+            if not iobinding.wanted:
+                raise InputError("at least one output is to be bound: binding.bind_output(name)")
             iobinding.keep(self._outputs_of(iobinding.feeds, iobinding.out))
 
     def __getattr__(self, name: str) -> NoReturn:

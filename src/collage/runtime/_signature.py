@@ -212,6 +212,8 @@ def targets_of(outputs: Sequence[Port], out: Mapping[str, Any]) -> list[np.ndarr
     Raises:
         InputError: A name, a type or a rank does not fit, memory cannot be written to, or two outputs would share it.
     """
+    if not isinstance(out, Mapping):
+        raise InputError(f"out: arrays by name are expected, not {type(out).__name__}")
     if unknown := [name for name in out if name not in {port.name for port in outputs}]:
         known = ", ".join(port.name for port in outputs)
         raise InputError(f"out: there is no output {str(unknown[0])!r}; the model has {known}")

@@ -81,6 +81,10 @@ class Registry:
         kind = type(toolchain)
         return f"{kind.__module__}:{kind.__qualname__}", dict(getattr(toolchain, "worker_arguments", {}))
 
+    def is_installed(self, name: str) -> bool:
+        """Return True if a toolchain is of an installed distribution, and was not added by a program."""
+        return name in self._points and self._points[name].dist is not None
+
     def names(self) -> tuple[str, ...]:
         """Names of all toolchains, sorted."""
         return tuple(sorted({*self._points, *self._loaded}))

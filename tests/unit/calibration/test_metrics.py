@@ -74,6 +74,19 @@ def test_drops_beyond_all_numbers_keep_no_limit(name, drops):
     assert not estimate.keeps(1e100) and metric.told(estimate)
 
 
+@pytest.mark.parametrize("name", ["top1", "python:m:f"])
+def test_right_or_wrong_answers_that_all_agree_do_not_exclude_others(name):
+    few, many = (find_metric(name).sum_up([0.0] * count, 0.01) for count in (20, 1000))
+    assert few.value == few.low == many.value == 0
+    assert few.high == pytest.approx(wilson(0, 20)[1])
+    assert (few.is_vague, many.is_vague) == (True, False)
+
+
+def test_a_score_of_the_users_has_the_interval_of_its_mean():
+    found = find_metric("python:m:f").sum_up([0.1, 0.2, 0.3])
+    assert found.value == pytest.approx(0.2) and found.low < 0.1 < 0.3 < found.high
+
+
 @pytest.mark.parametrize("name", ["cosine", "snr"])
 def test_imaginary_parts_count(name):
     right, real = {"y": np.array([3 + 4j], np.complex64)}, {"y": np.array([3], np.complex64)}

@@ -301,7 +301,10 @@ def test_io_binding_refuses_what_does_not_fit(ours: InferenceSession, artefact: 
         "999 is not": lambda: bound.bind_output("y", "cpu", 0, 999, [2, 3], 64),
         "'object'> is not": lambda: bound.bind_output("y", "cpu", 0, object, [2, 3], 64),
         "session": lambda: InferenceSession(artefact).run_with_iobinding(bound),
-        "missing": lambda: ours.run_with_iobinding(bound),
+        "one output": lambda: ours.run_with_iobinding(bound),
     }.items():
         with pytest.raises(CollageError, match=name):
             call()
+    bound.bind_output("y")
+    with pytest.raises(CollageError, match="missing"):
+        ours.run_with_iobinding(bound)

@@ -21,6 +21,25 @@ def test_non_finite_values_must_meet_their_like(bad: float) -> None:
     assert not judge(np.float32([0, 1]), np.float32([bad, 1]), 1e-4).ok
 
 
+def test_an_infinite_answer_of_a_right_run_excuses_itself_alone() -> None:
+    right = np.float32([3.0e38, 1.0])
+    overflows = Evidence((np.float32([np.inf, 1.0]),))
+    assert judge(np.float32([np.inf, 1.0]), right, 1e-4, evidence=overflows).ok
+    assert not judge(np.float32([0.0, 1.0]), right, 1e-4, evidence=overflows).ok
+    assert not judge(np.float32([-np.inf, 1.0]), right, 1e-4, evidence=overflows).ok
+    finite = Evidence((right,))
+    for value, ok in (
+        (np.inf, True),
+        (3.0e38, True),
+        (3.00001e38, True),
+        (2.0e38, False),
+        (-3.0e38, False),
+        (np.nan, False),
+    ):
+        found = judge(np.float32([value, 1.0]), np.float32([np.inf, 1.0]), 1e-4, evidence=finite)
+        assert found.ok is ok, value
+
+
 def test_integers_are_exact_but_bytes_may_round() -> None:
     assert not judge(np.int64([1, 2]), np.int64([1, 3]), 1e-4).ok
     assert judge(np.uint8([1, 2]), np.uint8([1, 3]), 1e-4).ok

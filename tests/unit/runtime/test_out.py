@@ -142,6 +142,7 @@ def test_tensors_of_pytorch_are_written_to(small: Executable) -> None:
     [
         ({"z": np.zeros((3, 6), np.float32)}, "no output 'z'"),
         ({"r": [0.0]}, "arrays of NumPy"),
+        ([np.zeros((3, 6), np.float32)], "by name"),
         ({"r": np.zeros((3, 6))}, "float64"),
         ({"r": np.zeros((3, 5), np.float32)}, "does not fit"),
         ({"r": np.zeros((3, 6, 1), np.float32)}, "does not fit"),
@@ -149,7 +150,7 @@ def test_tensors_of_pytorch_are_written_to(small: Executable) -> None:
         ({"r": np.broadcast_to(np.float32(0), (3, 6))}, "read-only"),
     ],
 )
-def test_what_cannot_be_written_to_is_refused(small: Executable, out: dict[str, Any], reason: str) -> None:
+def test_what_cannot_be_written_to_is_refused(small: Executable, out: Any, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         small.run({"x": np.zeros((3, 6), np.float32)}, out=out)
     assert_right(small)
