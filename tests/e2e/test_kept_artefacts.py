@@ -185,6 +185,13 @@ def test_a_database_cannot_name_a_foreign_folder(folder: Path, database: Databas
     assert kept.is_dir()
 
 
+def test_a_folder_that_others_may_write_to_does_not_count(folder: Path, database: Database) -> None:
+    found = place(database)
+    assert found is not None
+    (folder / "t.sqlite.artefacts").chmod(0o777)
+    assert found.load(registry(), 0.0) is None
+
+
 def test_the_oldest_go_when_there_is_no_room(folder: Path, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     found = place(database)
     assert found is not None

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -33,6 +34,7 @@ from collage.runtime import Executable, verify_bytes
 from collage.system.installation import installation_digest
 from collage.system.machine import this_machine
 from collage.system.scratch import make_scratch, remove_scratch
+from collage.system.user_folders import is_own
 from collage.target import Target
 from collage.toolchains import Registry
 
@@ -149,7 +151,7 @@ class KeptArtefact:
         home, name = self._home(), f"{digest_of(self.name)}.{secrets.token_hex(8)}"
         with suppress(CollageError, OSError):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if size <= _MOST_BYTES:
+            if size <= _MOST_BYTES and is_own(home, stat.S_ISDIR):
                 executable.save(home / name)
                 self.database.keep_local_fact(_FOLDER, name, **self.name)
                 _remove_oldest(home)
@@ -162,10 +164,10 @@ class KeptArtefact:
 
     def _folder(self) -> Path | None:
         found = self.database.local_fact(_FOLDER, **self.name)
-        # A database may come from anywhere, and name any folder: this one has to be of this compilation.
-        is_own = found is not None and _NAME.fullmatch(found) and found.startswith(digest_of(self.name))
-        folder = self._home() / found if found is not None and is_own else None
-        return folder if folder is not None and folder.is_dir() else None
+        # A database may come from anywhere, and name any folder. This one has to be of this compilation, and this user's alone.
+        is_of_this = found is not None and _NAME.fullmatch(found) and found.startswith(digest_of(self.name))
+        folders = [self._home(), self._home() / found] if found is not None and is_of_this else []
+        return folders[-1] if folders and all(is_own(folder, stat.S_ISDIR) for folder in folders) else None
 
 
 def _is_given(options: CompileOptions, usual: CompileOptions, name: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from collage._errors import UsageError
 from collage._version import __version__
-from collage.system.user_folders import cache_folder
+from collage.system.user_folders import cache_folder, is_own
 
 __all__ = ["note_as_checked", "was_checked"]
 
@@ -29,7 +29,7 @@ _MOST = 4096
 def was_checked(manifest: Mapping[str, Any]) -> bool:
     """Return True if this user has checked the models of an artefact with this manifest."""
     folder = _folder()
-    return folder is not None and _is_own(folder, stat.S_ISDIR) and _is_own(folder / _name(manifest), stat.S_ISREG)
+    return folder is not None and is_own(folder, stat.S_ISDIR) and is_own(folder / _name(manifest), stat.S_ISREG)
 
 
 def note_as_checked(manifest: Mapping[str, Any]) -> None:
@@ -39,7 +39,7 @@ def note_as_checked(manifest: Mapping[str, Any]) -> None:
         if folder is None:
             return
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_own(folder, stat.S_ISDIR):
+        if not is_own(folder, stat.S_ISDIR):
             return
         if len(entries := list(folder.iterdir())) >= _MOST:
             for entry in entries:
@@ -57,13 +57,3 @@ def _folder() -> Path | None:
 def _name(manifest: Mapping[str, Any]) -> str:
     text = json.dumps([__version__, manifest], sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _is_own(path: Path, is_kind: Any) -> bool:
-    """Return True if a path is of a kind, is not a link, and only this user may write to it."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return is_kind(found.st_mode) and not others_write and found.st_uid == getattr(os, "geteuid", lambda: -1)()
