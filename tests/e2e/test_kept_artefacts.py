@@ -70,17 +70,16 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def database(folder: Path) -> Iterator[Database]:
+def timings(folder: Path) -> Iterator[Database]:
     with Database(str(folder / "t.sqlite")) as opened:
         yield opened
 
 
-def place(database: Database, source: Any = None, menu: Any = MENU, **options: Any) -> KeptArtefact | None:
+def place(timings: Database, source: Any = None, menu: Any = MENU, **options: Any) -> KeptArtefact | None:
     targets = [Target.parse(text) for text in menu]
     source = model() if source is None else source
-    return KeptArtefact.of(
-        database, source, targets, CompileOptions(**{"threads": 1, **options}), registry(), is_named=True
-    )
+    given = CompileOptions(**{"threads": 1, **options})
+    return KeptArtefact.of(timings, source, targets, given, registry(), Part(), is_named=True)
 
 
 def searched(report: Report) -> Mapping[str, Any]:
@@ -113,38 +112,38 @@ def test_the_same_command_again_needs_no_process(first: tuple[Path, Report], fol
     assert again.explain().kernels
 
 
-def test_other_weights_options_inputs_and_targets_have_other_names(database: Database) -> None:
-    usual = place(database)
+def test_other_weights_options_inputs_and_targets_have_other_names(timings: Database) -> None:
+    usual = place(timings)
     assert usual is not None
     given = np.zeros((1, 8), np.float32)
     others = [
-        place(database, model(2.0)),
-        place(database, menu=("llvm -compiler=openvino",)),
-        place(database, threads=2),
-        place(database, seed=1),
-        place(database, inputs={"x": given}),
-        place(database, inputs={"x": given + 1}),
-        place(database, forbid=("onnxruntime:Relu",)),
+        place(timings, model(2.0)),
+        place(timings, menu=("llvm -compiler=openvino",)),
+        place(timings, threads=2),
+        place(timings, seed=1),
+        place(timings, inputs={"x": given}),
+        place(timings, inputs={"x": given + 1}),
+        place(timings, forbid=("onnxruntime:Relu",)),
     ]
     names = [str(sorted(other.name.items())) for other in others if other is not None]
     assert len({str(sorted(usual.name.items())), *names}) == 1 + len(others)
-    same = place(database, db="elsewhere.sqlite", remeasure=True)
+    same = place(timings, db="elsewhere.sqlite", remeasure=True)
     assert same is not None
     assert same.name == usual.name
 
 
-def test_what_no_name_identifies_is_not_looked_up(database: Database, tmp_path: Path) -> None:
+def test_what_no_name_identifies_is_not_looked_up(timings: Database, tmp_path: Path) -> None:
     for options in (
         {"plan_out": str(tmp_path / "p.toml")},
         {"tune_s": 5.0},
         {"objective": "size"},
         {"limits": ("p99<=1s",)},
     ):
-        assert place(database, **options) is None
+        assert place(timings, **options) is None
     added = Registry()
     added.add(registry().get("onnxruntime"))  # A program may have made it, with code that no digest covers.
     targets = [Target.parse(text) for text in MENU]
-    assert KeptArtefact.of(database, model(), targets, CompileOptions(), added, Part(), is_named=True) is None
+    assert KeptArtefact.of(timings, model(), targets, CompileOptions(), added, Part(), is_named=True) is None
 
 
 def test_a_damaged_artefact_is_compiled_again(folder: Path) -> None:
@@ -156,16 +155,16 @@ def test_a_damaged_artefact_is_compiled_again(folder: Path) -> None:
     assert len([*(folder / "t.sqlite.artefacts").iterdir()]) == 1, "the new one takes its place"
 
 
-def test_remeasure_and_a_faster_target_ask_for_another_one(folder: Path, database: Database) -> None:
-    found = place(database, remeasure=True)
+def test_remeasure_and_a_faster_target_ask_for_another_one(folder: Path, timings: Database) -> None:
+    found = place(timings, remeasure=True)
     assert found is not None
     assert found.load(registry(), 0.0) is None
     assert not [*(folder / "t.sqlite.artefacts").iterdir()]
-    usual = place(database)
+    usual = place(timings)
     assert usual is not None
     assert not usual.is_open
-    keep_faster(database, str(usual.name["model"]), ["llvm"])
-    faster = place(database)
+    keep_faster(timings, str(usual.name["model"]), ["llvm"])
+    faster = place(timings)
     assert faster is not None
     assert faster.is_open
 
@@ -175,32 +174,32 @@ def test_a_new_database_measures(folder: Path) -> None:
     assert compiled(folder).report.search.raced
 
 
-def test_a_database_cannot_name_a_foreign_folder(folder: Path, database: Database) -> None:
-    found = place(database)
+def test_a_database_cannot_name_a_foreign_folder(folder: Path, timings: Database) -> None:
+    found = place(timings)
     assert found is not None
     (kept,) = (folder / "t.sqlite.artefacts").iterdir()
     for name in ("../" + kept.name, "0" * 64 + kept.name[64:], kept.name + "/.", ""):
-        database.keep_local_fact(kept_artefacts._FOLDER, name, **found.name)
+        timings.keep_local_fact(kept_artefacts._FOLDER, name, **found.name)
         assert found.load(registry(), 0.0) is None
     assert kept.is_dir()
 
 
-def test_a_folder_that_others_may_write_to_does_not_count(folder: Path, database: Database) -> None:
-    found = place(database)
+def test_a_folder_that_others_may_write_to_does_not_count(folder: Path, timings: Database) -> None:
+    found = place(timings)
     assert found is not None
     (folder / "t.sqlite.artefacts").chmod(0o777)
     assert found.load(registry(), 0.0) is None
 
 
-def test_the_oldest_go_when_there_is_no_room(folder: Path, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = place(database)
+def test_the_oldest_go_when_there_is_no_room(folder: Path, timings: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = place(timings)
     assert found is not None
     executable = found.load(registry(), 0.0)
     assert executable is not None
     (kept,) = (folder / "t.sqlite.artefacts").iterdir()
     size = sum(file.stat().st_size for file in kept.iterdir())
     monkeypatch.setattr(kept_artefacts, "_MOST_BYTES", int(1.5 * size))
-    other = place(database, model(2.0))
+    other = place(timings, model(2.0))
     assert other is not None
     other.keep(executable)
     assert found.load(registry(), 0.0) is None
