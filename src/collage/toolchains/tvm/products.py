@@ -1,8 +1,9 @@
-"""Products with a constant matrix of rows that split into no equal tiles: convolutions, channels last, and layers of networks.
+"""Products of rows with a constant matrix: pointwise convolutions, and others whose rows split into no equal tiles.
 
-A pass over fused loops that are not scheduled yet. The number of rows is free, a prime, or twice a prime. A tile of sums in
-registers needs several rows, and a schedule of TVM's splits rows only into parts of equal size. Here the last tile of all begins
-with rows that are there, and repeats the last one. A row of a convolution is a pixel, whose elements are those of its window.
+A pass over fused loops that are not scheduled yet. A row of a convolution, channels last, is a pixel, whose elements are those of
+its window. A tile of sums in registers needs several rows, and a schedule of TVM's splits rows only into parts of equal size, of
+which there are none if their number is free, a prime, or twice a prime. Here the last tile of all begins with rows that are
+there, and repeats the last one.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ Each = Callable[[Callable[[int, Any, Any], None]], None]
 MOST_VECTORS = 4
 _MOST_ROWS = 7
 """With one vector of columns, tiles of 14 rows are as fast, and LLVM compiles them for longer."""
+_LEAST_ROWS = 4
+"""Of 49 rows, tiles of five compute one twice, tiles of six five."""
+_FEW_ELEMENTS = 64
+"""Elements of a window of several pixels up to which equal tiles of TVM's are 1.1 times as fast: 3 x 3 pixels of 3 colours. With
+7 x 7 pixels of them, or 5 x 5 of 64 channels, its loops take 1.15 times as long, pointwise ones of any depth 1 to 1.4 times.
+"""
 _FEW_COLUMNS = 4
 _FEW_ROWS = 2
 """A schedule splits rows into equal tiles, of two if their number is twice a prime. A product of 197 rows took 2 to 3 times as
@@ -42,6 +49,10 @@ long so; of 38 or 130 rows, both take as long.
 """
 _BLOCK_BYTES = 1 << 15
 """Rows of this size stay in a first-level cache while all columns are computed."""
+_MOST_TILES = 16
+"""With 8 or 64 tiles to a task, pointwise convolutions of ResNet-50 and of MobileNets take as long."""
+_TASK_TILES = 0.5
+"""To begin a task takes as long as so many tiles: it reads its part of the matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +100,7 @@ class _Product:
         depth: Elements of a row, or of a pixel.
         columns: Columns of the matrix.
         tile: The tile that is computed at once.
+        threads: Number of threads.
     """
 
     lengths: Sequence[Length]
@@ -100,11 +112,27 @@ class _Product:
     depth: int
     columns: int
     tile: Tile
+    threads: int
 
     @property
     def groups(self) -> int:
-        """Return the number of tiles below each other that one task computes."""
-        return max(1, _BLOCK_BYTES // (4 * self.depth * self.tile.rows))
+        """Return the number of tiles below each other that one task computes. If it can be, threads have equal shares."""
+        count = math.prod(self.lengths)
+        if not isinstance(count, int):
+            return max(1, _BLOCK_BYTES // (4 * self.depth * self.tile.rows))
+        tiles = math.ceil(count / self.tile.rows)
+
+        def cost(groups: int) -> float:
+            tasks = math.ceil(self.panels * math.ceil(tiles / groups) / self.threads)
+            return tasks * (min(groups, tiles) + _TASK_TILES)
+
+        return min(range(1, _MOST_TILES + 1), key=cost)
+
+    @property
+    def is_deep(self) -> bool:
+        """Return True if the matrix is known to be larger than the rows: threads share it, and it is read once."""
+        count = math.prod(self.lengths)
+        return isinstance(count, int) and self.columns * math.prod(self.windows) >= count
 
     @property
     def panels(self) -> int:
@@ -137,7 +165,7 @@ def _product_of(nest: Nest, data: Any, weight: Any, processor: Processor) -> _Pr
     """Return the product of a nest.
 
     Raises:
-        Unlike: It is none, or a schedule can make tiles of its rows.
+        Unlike: It is none, or a schedule of TVM's is as fast.
     """
     store = nest.anchor.body
     source = data if nest.padding is None else stored(nest.padding).buffer
@@ -146,7 +174,7 @@ def _product_of(nest: Nest, data: Any, weight: Any, processor: Processor) -> _Pr
     *lengths, _ = lengths_of(store.buffer)
     if any(str(x.dtype) != "float32" for x in (data, weight, store.buffer)):
         raise Unlike
-    if not all(isinstance(n, int) for n in (depth, columns, *windows)) or has_tiles(lengths):
+    if not all(isinstance(n, int) for n in (depth, columns, *windows)):
         raise Unlike
     if not windows and columns < _FEW_COLUMNS:
         raise Unlike  # A sum along a row is one of vectors.
@@ -154,12 +182,22 @@ def _product_of(nest: Nest, data: Any, weight: Any, processor: Processor) -> _Pr
     margins = None if nest.padding is None else margins_of(nest.padding, data)
     if margins == (0, 0) and tvm_ffi.structural_equal(source.shape, data.shape):
         margins = None  # TVM copies where it would pad.
+    if has_tiles(lengths) and not (columns >= processor.lanes and _is_faster(lengths, windows, depth)):
+        raise Unlike
     if {*windows, *strides} <= {1}:
         windows, strides, dilations = [], (), ()
-    whole = ceil_div(columns, processor.lanes)
-    tiles = (Tile.of(processor, n) for n in range(1, MOST_VECTORS + 1) if whole % n == 0)
-    tile = max(tiles, key=lambda tile: tile.speed)
-    return _Product(lengths, padded, margins, tuple(windows), strides, dilations, depth, columns, tile)
+    tile, threads = _tile(lengths, ceil_div(columns, processor.lanes), processor), processor.threads
+    return _Product(lengths, padded, margins, tuple(windows), strides, dilations, depth, columns, tile, threads)
+
+
+def _tile(lengths: Sequence[Length], vectors: int, processor: Processor) -> Tile:
+    """Return the fastest tile for so many vectors of columns, with fewer rows if fewer are then computed twice."""
+    tiles = (Tile.of(processor, n) for n in range(1, MOST_VECTORS + 1) if vectors % n == 0)
+    tile, count = max(tiles, key=lambda tile: tile.speed), math.prod(lengths)
+    if not isinstance(count, int):
+        return tile
+    rows = range(tile.rows, min(tile.rows, _LEAST_ROWS) - 1, -1)
+    return min((replace(tile, rows=n) for n in rows), key=lambda tile: math.ceil(count / tile.rows) * tile.rows)
 
 
 def has_tiles(lengths: Sequence[Length]) -> bool:
@@ -168,6 +206,12 @@ def has_tiles(lengths: Sequence[Length]) -> bool:
         return False
     last = next((n for n in reversed(lengths) if n != 1), 1)
     return math.prod(lengths) <= _MOST_ROWS or any(last % rows == 0 for rows in TILE_ROWS if rows > _FEW_ROWS)
+
+
+def _is_faster(lengths: Sequence[Any], windows: Sequence[int], depth: int) -> bool:
+    """Return True for a convolution of fixed lengths that own loops compute faster than equal tiles."""
+    pixels = math.prod(windows)
+    return bool(windows) and math.prod(lengths) > _MOST_ROWS and (pixels == 1 or pixels * depth > _FEW_ELEMENTS)
 
 
 def _steps(block: Any, source: Any, weight: Any, windows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -245,8 +289,11 @@ class _Loops:
         if product.margins is not None:
             self._source = self._padded(product.margins)
         size = product.groups * product.tile.rows
-        with build.parallel(i64(ceil_div(self._count, size) * product.panels)) as task:
-            first, panel = build.bind(task // product.panels * size), build.bind(task % product.panels)
+        chunks = ceil_div(self._count, size)
+        with build.parallel(i64(chunks * product.panels)) as task:
+            by = chunks if product.is_deep else product.panels
+            chunk, panel = (task % by, task // by) if product.is_deep else (task // by, task % by)
+            first, panel = build.bind(chunk * size), build.bind(panel)
             left = build.bind(tirx.min(i64(size), self._count - first))
             with build.serial(ceil_div(left, product.tile.rows)) as group:
                 row = build.bind(first + group * product.tile.rows)
@@ -280,26 +327,29 @@ class _Loops:
         """Add up a tile in registers, and return a buffer with the sums of its rows."""
         product, depth = self._product, self._product.depth
         # In a buffer, since of an expression for each row TVM makes one that tells how much of the input they read together.
+        # So LLVM must not see through it, either: it is no memory of the stack's.
         places = build.alloc_buffer((i64(product.tile.rows),), "int64", scope="local", layout=None)
         for i in range(product.tile.rows):
             build.buffer_store(places, self._begin_of(tirx.min(row + i, self._count - 1)), [i])
 
-        def multiply(pixel: Any, tap: Any) -> None:
+        def multiply(pixel: Any, tap: Any, count: int) -> None:
             def add(i: int, total: Any, at: Any) -> None:
                 value = self._source[places[i] + pixel + k] * self._weight[panel, tap + k, at]
                 build.buffer_store(total, total[at] + value, [at])
 
-            with build.serial(i64(depth)) as k:
+            with build.serial(i64(count)) as k:
                 each(add)
 
-        with sums_of_tile(product.tile) as (each, kept):
-            if product.windows:
-                (height, width), (down, across) = product.windows, product.dilations
-                with build.serial(i64(height)) as y, build.serial(i64(width)) as x:
-                    pixel = build.bind((y * down * product.padded[-1] + x * across) * depth)
-                    multiply(pixel, build.bind((y * width + x) * depth))
-            else:
-                multiply(i64(0), i64(0))
+        with sums_of_tile(product.tile, is_on_stack=isinstance(math.prod(product.lengths), int)) as (each, kept):
+            if not product.windows:
+                multiply(i64(0), i64(0), depth)
+                return kept
+            (height, width), (down, across) = product.windows, product.dilations
+            # Pixels beside each other are one run of elements.
+            beside, run = (1, width * depth) if across == 1 else (width, depth)
+            with build.serial(i64(height)) as y, build.serial(i64(beside)) as x:
+                pixel = build.bind((y * down * product.padded[-1] + x * across) * depth)
+                multiply(pixel, build.bind((y * width + x) * depth), run)
         return kept
 
     def _begin_of(self, row: Any) -> Any:
@@ -339,14 +389,19 @@ class _Loops:
 
 
 @contextlib.contextmanager
-def sums_of_tile(tile: Tile) -> Iterator[tuple[Each, Any]]:
+def sums_of_tile(tile: Tile, *, is_on_stack: bool = False) -> Iterator[tuple[Each, Any]]:
     """Keep the sums of a tile in registers, from zero on, for as long as the context lasts.
+
+    Args:
+        tile: The tile.
+        is_on_stack: Each task need not allocate memory for the sums. Beside free lengths, LLVM takes minutes for that.
 
     Yields:
         A function that writes a statement for each vector of the tile, and a buffer that has all sums afterwards, row by row.
     """
     panel = i64(tile.panel)
-    sums = [build.alloc_buffer((panel,), "float32", scope="local", layout=None) for _ in range(tile.rows)]
+    scope = "global" if is_on_stack else "local"  # TVM has small buffers of the first kind alone on the stack.
+    sums = [build.alloc_buffer((panel,), "float32", scope=scope, layout=None) for _ in range(tile.rows)]
     kept = build.alloc_buffer((i64(tile.rows), panel), "float32", layout=None)
 
     def each(do: Callable[[int, Any, Any], None]) -> None:

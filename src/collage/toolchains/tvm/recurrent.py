@@ -315,7 +315,9 @@ class _Steps:
             else:
                 of_state = sums[i * layer.gates + 2, at] + self._buffers["reset"][direction, element]
                 of_input = self._of_input(step, direction, row + i, 2, element)
-                new = tirx.tanh(of_input + tirx.sigmoid(gate(1)) * of_state)
+                # A gate that is stored first: of a function within another one TVM takes minutes to simplify the conditions.
+                build.buffer_store(sums, tirx.sigmoid(gate(1)), [i * layer.gates + 1, at])
+                new = tirx.tanh(of_input + sums[i * layer.gates + 1, at] * of_state)
                 build.buffer_store(sums, new, [i * layer.gates + 2, at])
                 build.buffer_store(sums, tirx.sigmoid(gate(0)), [i * layer.gates, at])
                 self._keep(
