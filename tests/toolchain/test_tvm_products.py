@@ -135,8 +135,7 @@ def test_convolutions_of_odd_pictures(side: int, tmp_path: Path) -> None:
     ]
     shape = [1, 8, side, side]
     model = model_of(nodes, shape, w1=(32, 8, 3, 3), b=(32,), w2=(48, 32, 1, 1))
-    number = sum(name.endswith("_rows") for name in names_of(model))
-    assert number == (2 if side == 26 else 0), "pictures of 13 and of 7 rows"
+    assert sum(name.endswith("_rows") for name in names_of(model)) == 2
     check(model, loaded(model, tmp_path), *random_arrays(shape, ()))
 
 

@@ -124,7 +124,7 @@ def loops_of(case: KernelCase, workspace: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     "case",
     [
-        convolution(14, 16, 32, 5, 1, "pads = [2,2,2,2]", "y = Relu (c)"),
+        convolution(14, 3, 32, 3, 1, PAD, "y = Relu (c)"),
         next(case for case in KERNELS if case.name == "product"),
     ],
     ids=lambda c: c.name,
