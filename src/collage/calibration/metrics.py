@@ -369,9 +369,7 @@ def wilson(hits: float, count: int, confidence: float = _CONFIDENCE) -> tuple[fl
 def _answers_interval(drops: Sequence[float], limit: float | None, count: int) -> Estimate:
     """Return the mean of what is lost less what is won, by Wilson's interval: samples that all agree do not exclude others."""
     if any(drop not in (-1.0, 0.0, 1.0) for drop in drops):
-        return mean_interval(
-            drops, count
-        )  # Several classes to a sample, or a score: these are not independent answers.
+        return mean_interval(drops, count)  # Scores, or several classes to a sample: no independent answers.
     count = count or len(drops)
     lost, won = (count * sum(found) / len(drops) for found in zip(*((d > 0, d < 0) for d in drops), strict=True))
     (lost_low, lost_high), (won_low, won_high) = wilson(lost, count), wilson(won, count)

@@ -327,7 +327,6 @@ class _Loops:
         """Add up a tile in registers, and return a buffer with the sums of its rows."""
         product, depth = self._product, self._product.depth
         # In a buffer, since of an expression for each row TVM makes one that tells how much of the input they read together.
-        # So LLVM must not see through it, either: it is no memory of the stack's.
         places = build.alloc_buffer((i64(product.tile.rows),), "int64", scope="local", layout=None)
         for i in range(product.tile.rows):
             build.buffer_store(places, self._begin_of(tirx.min(row + i, self._count - 1)), [i])
@@ -394,7 +393,7 @@ def sums_of_tile(tile: Tile, *, is_on_stack: bool = False) -> Iterator[tuple[Eac
 
     Args:
         tile: The tile.
-        is_on_stack: Each task need not allocate memory for the sums. Beside free lengths, LLVM takes minutes for that.
+        is_on_stack: Each task need not allocate memory for the sums. With free lengths, that was not measured.
 
     Yields:
         A function that writes a statement for each vector of the tile, and a buffer that has all sums afterwards, row by row.
