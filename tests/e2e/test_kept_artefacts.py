@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
@@ -218,9 +219,10 @@ def test_each_installation_and_each_edit_in_place_has_a_digest_of_its_own(
     (tmp_path / "new-1.0.dist-info").mkdir()
     installed = fresh()
     assert installed != before
-    source = tmp_path / "plug.py"
+    source = tmp_path / "collage_test_plug.py"  # A plug-in may be one module.
     source.write_text("")
-    monkeypatch.setattr(installation, "_sources", lambda: iter([source]))
+    points = EntryPoints([EntryPoint("plug", "collage_test_plug:Plug", "collage.toolchains")])
+    monkeypatch.setattr(installation, "entry_points", lambda: points)
     plain = fresh()
     source.write_text("# edited\n")
     assert fresh() != plain

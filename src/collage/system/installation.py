@@ -7,6 +7,7 @@ import hashlib
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,7 +39,7 @@ def installation_digest() -> str:
 
 def _distributions() -> Iterator[Path]:
     for folder in {Path(entry) for entry in sys.path if entry}:
-        if folder.is_dir():
+        with suppress(OSError):  # It is no folder, or may not be read.
             yield from (entry for entry in folder.iterdir() if entry.suffix in _DISTRIBUTIONS)
 
 
@@ -46,8 +47,11 @@ def _sources() -> Iterator[Path]:
     points = entry_points()
     modules = {p.module for group in points.groups if group.startswith(_GROUPS) for p in points.select(group=group)}
     for name in {module.partition(".")[0] for module in modules}:
-        spec = find_spec(name)
-        for folder in [] if spec is None else spec.submodule_search_locations or []:
+        if (spec := find_spec(name)) is None:
+            continue
+        if spec.origin is not None:
+            yield Path(spec.origin)
+        for folder in spec.submodule_search_locations or []:
             yield from Path(folder).rglob("*.py")
 
 
