@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from collage.system.syntax_trees import syntax_tree
+
 __all__ = ["guards_of", "hold"]
 
 _SAID = "Guard failed: "
@@ -53,7 +55,7 @@ def _code_of(function: Any) -> CodeType | None:
 def hold(guards: Sequence[str], arguments: Sequence[Any]) -> bool:
     """Return True if arguments meet conditions. Those of unknown form are met by none."""
     try:
-        return all(_value(ast.parse(text, mode="eval").body, arguments) for text in guards)
+        return all(_value(syntax_tree(text, "eval"), arguments) for text in guards)
     except (_Unreadable, SyntaxError, ArithmeticError, LookupError, RecursionError):
         return False
 
@@ -64,6 +66,8 @@ class _Unreadable(Exception):
 
 def _value(node: ast.AST, arguments: Sequence[Any]) -> Any:
     match node:
+        case ast.Expression(body=body):
+            return _value(body, arguments)
         case ast.Constant(value=int(number)):
             return number
         case ast.BinOp(left=left, op=kind, right=right) if type(kind) in _OPERATORS:

@@ -7,11 +7,11 @@ import functools
 import hashlib
 import importlib.util
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from collage.system.syntax_trees import syntax_tree
 from collage.toolchains._contract import Toolchain
 
 __all__ = ["GROUP", "revision_of"]
@@ -25,9 +25,6 @@ _SHARED_FOLDER = Path(__file__).parent
 
 _AROUND = ("_checked_kernel.py", "_index_checks.py", "_index_uses.py")
 """Modules that stand between every toolchain and its callers."""
-
-_parsing = threading.Lock()
-"""Python 3.11 counts the depth of a syntax tree for all threads together, and fails if two make one at a time."""
 
 
 def revision_of(toolchain: Toolchain) -> str:
@@ -109,17 +106,16 @@ def _packages_beside() -> Sequence[tuple[str, Path]]:
 @functools.cache
 def _code(file: Path, changed_ns: int) -> tuple[str, frozenset[str]]:
     """The code of a file without docstrings, and the modules of packages with toolchains that it may import."""
-    with _parsing:
-        tree = ast.parse(file.read_bytes())
+    tree = syntax_tree(file.read_bytes())
     for node in _statements(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             node.body = [one for one in node.body if not _is_text(one)]
     return ast.dump(tree), frozenset(_imported(tree))
 
 
-def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
     """A module and all its statements, without their expressions, which are most of a tree."""
-    open_: list[ast.AST] = [tree]
+    open_ = [tree]
     while open_:
         node = open_.pop()
         yield node
@@ -136,7 +132,7 @@ def _is_text(statement: ast.stmt) -> bool:
     )
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
+def _imported(tree: ast.AST) -> Iterator[str]:
     for node in _statements(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if _is_shared(alias.name))
@@ -149,8 +145,8 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 @functools.cache
 def _offered() -> Mapping[str, str]:
     """The module of each name that ``collage.toolchains`` offers: using one of them is not using all of them."""
-    tree = ast.parse((_SHARED_FOLDER / "__init__.py").read_bytes())
-    imports = (node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module)
+    tree = syntax_tree((_SHARED_FOLDER / "__init__.py").read_bytes())
+    imports = (node for node in _statements(tree) if isinstance(node, ast.ImportFrom) and node.module)
     return {f"{_SHARED}.{alias.name}": str(node.module) for node in imports for alias in node.names}
 
 
