@@ -163,7 +163,6 @@ def test_windows_of_any_form(window: tuple[int, int], more: dict[str, Any], tmp_
     [
         ([4, 48], (48, 64), [helper.make_node("MatMul", ["x", "w"], ["y"])]),
         ([7, 48], (48, 64), [helper.make_node("MatMul", ["x", "w"], ["y"])]),
-        ([45, 48], (48, 64), [helper.make_node("MatMul", ["x", "w"], ["y"])]),
         (["m", 48], (48, 3), [helper.make_node("MatMul", ["x", "w"], ["y"])]),
         (["n", 48, "h", 8], (48, 1, 3, 3), [helper.make_node("Conv", ["x", "w"], ["y"], group=48)]),
     ],
@@ -172,6 +171,16 @@ def test_other_products_keep_their_loops(
     shape: Sequence[Any], weight: tuple[int, ...], nodes: Sequence[onnx.NodeProto]
 ) -> None:
     assert not any(name.endswith("_rows") for name in names_of(model_of(nodes, shape, w=weight)))
+
+
+def test_equal_tiles_of_rows_are_slower_if_there_are_few_registers() -> None:
+    from collage.toolchains.tvm.processor import WIDE, Processor
+    from collage.toolchains.tvm.products import _is_faster
+
+    narrower = Processor(lanes=8, registers=16, threads=2)
+    assert not _is_faster([45], [], 48, 64, WIDE)
+    assert _is_faster([45], [], 48, 64, narrower)
+    assert not any(_is_faster([rows], [], 48, columns, narrower) for rows, columns in ((7, 64), (45, 7)))
 
 
 @pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])

@@ -107,15 +107,22 @@ def test_the_same_numbers_are_read(tmp_path: Path) -> None:
     assert sorted(packed) == [(2, 3, 3, 48, 64), (2, 3, 3, 96, 48), (3, 768, 64)]
 
 
-@pytest.mark.parametrize("rows", [1, 7, 14, 24, 64])
-def test_tiles_of_the_first_choice_divide_what_weights_are_packed_by(rows: int) -> None:
+@pytest.mark.parametrize("registers", [16, 32])
+@pytest.mark.parametrize("rows", [1, 7, 11, 14, 24, 30, 64])
+def test_tiles_of_the_first_choice_divide_what_weights_are_packed_by(rows: int, registers: int) -> None:
     """A tile of 32 columns in a weight that is packed by 48 took five times as long."""
+    from collage.toolchains.tvm.processor import Processor
     from collage.toolchains.tvm.tile_schedules import TILE_COLUMNS, _tile, divisor
 
+    processor = Processor(lanes=registers // 2, registers=registers, threads=2)
     for columns in range(4, 1300, 4):
         packed = divisor(columns, TILE_COLUMNS)
-        assert packed is not None and packed % _tile(columns, rows, 0)[0] == 0
-    assert _tile(256, rows, 0)[:2] == ((32, 7) if rows % 7 == 0 else _tile(64, rows, 0)[:2])
+        width, height, _ = _tile(columns, rows, 0, range(1, 65), processor)
+        assert packed is not None and packed % width == 0
+        assert width * (height or 1) / processor.lanes < registers, "all sums and a vector fit into the registers"
+    best = _tile(256, rows, 0, range(1, 65), processor)[:2]
+    assert (best == (32, 7)) == (registers == 32 and rows % 7 == 0)
+    assert (best == (16, 6)) == (registers == 16 and rows % 6 == 0)
 
 
 def turned(dtype: str, *, is_output: bool = False) -> Any:

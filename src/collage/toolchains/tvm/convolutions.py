@@ -73,6 +73,11 @@ class Windows:
         strides, dilations = (tuple(attrs.get(name, ones)) for name in ("strides", "dilations"))
         return cls(strides, dilations, tuple(pads[:rank]), tuple(pads[rank:]), int(attrs.get("group", 1)))
 
+    def outputs(self, lengths: Sequence[Any], taps: Sequence[int]) -> list[Any]:
+        """Return how many windows there are along each dimension, of its length and the taps of a window."""
+        found = zip(lengths, taps, self.strides, self.dilations, self.begins, self.ends, strict=True)
+        return [(n + begin + end - dilation * (k - 1) - 1) // step + 1 for n, k, step, dilation, begin, end in found]
+
     def as_attributes(self) -> dict[str, Any]:
         """Return them as a node's attributes."""
         return {
@@ -94,7 +99,7 @@ def over_three_dimensions(bb: Any, x: Any, weight: Any, bias: Any, windows: Wind
     taps = values.shape[2]
     samples, channels, depth, height, width = x.ty.shape.values
     stride, dilation, begin = windows.strides[0], windows.dilations[0], windows.begins[0]
-    made = (depth + begin + windows.ends[0] - dilation * (taps - 1) - 1) // stride + 1
+    made, *_ = windows.outputs((depth, height, width), values.shape[2:])
 
     def seen(data: Any) -> Any:
         def element(image: Any, channel: Any, row: Any, column: Any) -> Any:

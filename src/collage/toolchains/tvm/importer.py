@@ -91,7 +91,7 @@ from collage.toolchains.tvm.indexed import (
 from collage.toolchains.tvm.normalisations import is_of_images, normalised_images, reshaped, with_channels
 from collage.toolchains.tvm.one_length import Images
 from collage.toolchains.tvm.processor import current_processor
-from collage.toolchains.tvm.products import are_expected
+from collage.toolchains.tvm.products import are_expected, are_expected_of_windows
 from collage.toolchains.tvm.recurrent import RECURRENT, recurrent
 from collage.toolchains.tvm.softmax_loops import is_in_parts, softmax
 from collage.toolchains.tvm.winograd import is_expected
@@ -226,9 +226,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             if op_name == "Conv" and inputs[0].ty.ndim == _TWO_LENGTHS and attrs.get("group", 1) == 1:
                 if windows is not None and has_columns_for_vectors(inputs[1], windows):
                     return self._convolved(op_name, inputs, windows, attrs, opset)
-                as_they_are = windows is not None and (
-                    are_expected(inputs[0]) or is_expected(inputs[0], inputs[1], windows)
-                )
+                as_they_are = windows is not None and self._has_own_loops(inputs[0], inputs[1], windows)
                 whole = None if as_they_are else with_whole_vectors(inputs[1], [*inputs, None][2])
                 if whole is not None:
                     given = [inputs[0], *(value for value in whole if value is not None)]
@@ -278,6 +276,12 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return ordinary(self.bb, x, weight, bias, windows, convolve)
         extra = attrs.get("output_padding") or [0] * (x.ty.ndim - 2)
         return transposed(self.bb, x, weight, bias, windows, extra, convolve)
+
+    def _has_own_loops(self, x: Any, weight: Any, windows: Windows) -> bool:
+        """Return True for a convolution whose loops take any number of maps."""
+        return self._processor is not None and any(
+            are(x, weight, windows, self._processor) for are in (are_expected_of_windows, is_expected)
+        )
 
     def _product_of_whole_vectors(self, inputs: list[Any]) -> Any | None:
         """A product with a weight whose columns fill no vectors; None for others."""

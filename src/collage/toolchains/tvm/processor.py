@@ -24,7 +24,13 @@ class Processor:
     registers: int
     threads: int
 
+    @property
+    def is_wide(self) -> bool:
+        """Return True if the loops that are written by hand are for it."""
+        return self.lanes >= _LEAST_LANES
 
+
+_LEAST_LANES = 8
 WIDE = Processor(lanes=16, registers=32, threads=2)
 """A processor with AVX-512, and two threads."""
 

@@ -19,7 +19,7 @@ from tvm import relax
 from collage.toolchains.tvm.convolutions import Windows
 from collage.toolchains.tvm.lengths import lengths_of, numbers_of
 from collage.toolchains.tvm.nests import Nest, Unlike, margins_of, rewrite_nests, stored
-from collage.toolchains.tvm.processor import WIDE, Processor
+from collage.toolchains.tvm.processor import Processor
 from collage.toolchains.tvm.weight_layout import Packer
 from collage.toolchains.tvm.winograd_loops import Blocking, Convolution, packed_weight, write_loops
 from collage.toolchains.tvm.winograd_transforms import TAPS
@@ -50,25 +50,23 @@ _GAIN = 1.0
 """Winograd's algorithm is used if its expected time is below this share of the best time of plain loops."""
 
 
-def is_expected(x: Any, weight: Any, windows: Windows) -> bool:
-    """Return True if the loops of a convolution will be Winograd's on a processor with wide vectors.
+def is_expected(x: Any, weight: Any, windows: Windows, processor: Processor) -> bool:
+    """Return True if the loops of a convolution will be Winograd's.
 
     Args:
         x: The input in Relax, in ONNX's layout.
         weight: The weight, which is known.
         windows: The windows over two dimensions.
+        processor: The processor.
     """
     maps, channels, *sides = map(int, weight.ty.shape.values)
     is_plain = windows.strides == windows.dilations == (1, 1) and windows.groups == 1 and sides == [TAPS, TAPS]
     if not is_plain or str(weight.ty.dtype) != "float32" or not isinstance(x.ty.shape, relax.ShapeExpr):
         return False
     samples, _, height, width = numbers_of(x.ty.shape.values)
-    rows, columns = (
-        length + before + after - (TAPS - 1)
-        for length, before, after in zip((height, width), windows.begins, windows.ends, strict=True)
-    )
+    rows, columns = windows.outputs((height, width), sides)
     found = Convolution(samples, height, width, rows, columns, channels, maps, windows.begins[0], windows.begins[1])
-    return blocking_of(found, WIDE) is not None
+    return processor.is_wide and blocking_of(found, processor) is not None
 
 
 def use_winograd(target: Any) -> Any:
