@@ -202,10 +202,12 @@ def test_loops_that_tvm_cannot_compile_are_written_in_another_way(
     check(model_of(nodes, {"x": [1, 32, 8, 8]}, {"w": [32, 32, 3, 3], "b": [32]}), tmp_path, tolerance=1e-4)
 
 
-def test_results_of_calls_that_are_read_again_and_again_stay_plain_loops() -> None:
+def test_results_of_calls_that_are_read_again_and_again_are_computed_once(tmp_path: Path) -> None:
     squares = [helper.make_node("Mul", [f"s{i}"] * 2, [f"s{i + 1}"]) for i in range(7)]
     nodes = [conv("x", "w", "a", pads=SAME), helper.make_node("Sigmoid", ["a"], ["s0"]), *squares]
-    assert not by_winograd(model_of(nodes, {"x": [1, 64, 32, 32]}, {"w": [64, 64, 3, 3]}))
+    model = model_of([*nodes, helper.make_node("Tanh", ["s7"], ["y"])], {"x": [1, 64, 32, 32]}, {"w": [64, 64, 3, 3]})
+    assert by_winograd(model)
+    check(model, tmp_path, tolerance=1e-4)
 
 
 @pytest.mark.parametrize(

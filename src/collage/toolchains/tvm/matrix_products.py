@@ -181,7 +181,7 @@ class _Loops:
         with build.serial(i64(self._product.depth)) as k:
             build.buffer_store(total, total[0] + left(row, k, column) * right(row, k, column), [0])
         where = [*matrix, row, column]
-        build.buffer_store(self._output, self._nest.epilogue(total[0], where), where)
+        self._nest.finish(self._output, total[0], where)
 
     def _operands(self, matrix: Sequence[Any]) -> tuple[_Place, _Place]:
         """Return how the elements of both operands are loaded."""
@@ -232,4 +232,4 @@ class _Loops:
         with build.serial(left_over) as i, build.serial(vectors) as vector, build.vectorized(lanes) as lane:
             at = vector * product.tile.lanes + lane
             where = [*matrix, row + i, column + at]
-            build.buffer_store(self._output, self._nest.epilogue(sums[i, at], where), where)
+            self._nest.finish(self._output, sums[i, at], where)

@@ -15,12 +15,12 @@ from tvm.tirx.script.builder import ir as build
 from collage.toolchains.tvm.processor import Processor, processor_of
 from collage.toolchains.tvm.weight_layout import Calls, Packer, call_sites, is_weight
 
-__all__ = ["Nest", "Unlike", "all_of", "margins_of", "read_nest", "rewrite_nests", "stored"]
+__all__ = ["Epilogue", "Nest", "Unlike", "all_of", "margins_of", "read_nest", "rewrite_nests", "stored"]
 
 _OPT_LEVEL = 3
-_MOST_CALLS = 32
-"""A result of calls that is read several times is computed each time, so that twenty squares would be a million calls."""
 
+Epilogue = Callable[[Any, Any, Sequence[Any]], None]
+"""Store in an output what operators after a sum make of the sum at a place: see ``Nest.finish``."""
 Rewrite = Callable[["Nest", Any, Processor], tuple[Any, Mapping[int, Packer]]]
 """Make other loops of a nest and its function, and the functions that convert weights for them, by position."""
 
@@ -78,25 +78,38 @@ class Nest:
     anchor: Any
     followers: tuple[Any, ...]
 
-    def epilogue(self, value: Any, where: Sequence[Any]) -> Any:
-        """Return the expression that the blocks after the sum compute from one of its outputs.
+    def finish(self, output: Any, value: Any, where: Sequence[Any]) -> None:
+        """Store what the blocks after the sum compute from one of its outputs.
 
-        Results of calls, such as exponentials, become no variables: they will hold a ``Let``, and TVM's analyzer refuses that.
+        Results of calls, such as exponentials, are stored there too, and read again. They will hold a ``Let``, which TVM refuses
+        in a variable. TVM simplifies calls in each other for minutes, and fails where it then knows more than before.
+
+        Args:
+            output: The function's output.
+            value: An output of the sum.
+            where: Its place.
         """
-        known = [(self.anchor.body.buffer, build.bind(value))]
+        known, is_stored = [(self.anchor.body.buffer, build.bind(value))], False
+        for block in self.followers:
+            made = self._computed(block, known, where)
+            if is_stored := bool(all_of(made, ir.Call)):
+                build.buffer_store(output, made, where)
+                made = output[*where]
+            known.append((block.body.buffer, build.bind(made)))
+        if not is_stored:
+            build.buffer_store(output, known[-1][1], where)
+
+    def _computed(self, block: Any, known: Sequence[tuple[Any, Any]], where: Sequence[Any]) -> Any:
+        """Return what a block computes at a place from earlier results, of which each is known."""
+        places = [(each.var, place) for each, place in zip(block.iter_vars, where, strict=True)]
 
         def loaded(load: Any) -> Any:
             return next((found for buffer, found in known if buffer.same_as(load.source)), load)
 
-        for block in self.followers:
-            places = [(each.var, place) for each, place in zip(block.iter_vars, where, strict=True)]
+        def placed(variable: Any) -> Any:
+            return next((place for own, place in places if own.same_as(variable)), variable)
 
-            def placed(variable: Any, places: list[tuple[Any, Any]] = places) -> Any:
-                return next((place for own, place in places if own.same_as(variable)), variable)
-
-            made = tvm_ffi.structural_map(block.body.value, [(ir.TensorLoad, loaded), (ir.Var, placed)])
-            known.append((block.body.buffer, made if all_of(made, ir.Call) else build.bind(made)))
-        return known[-1][1]
+        return tvm_ffi.structural_map(block.body.value, [(ir.TensorLoad, loaded), (ir.Var, placed)])
 
 
 def read_nest(function: Any) -> Nest:
@@ -111,22 +124,13 @@ def read_nest(function: Any) -> Nest:
     if not isinstance(anchor.body, tirx.BufferStore) or anchor.init is None:
         raise Unlike
     last = made = anchor.body.buffer
-    calls = list[tuple[Any, int]]()
     for block in followers:
         last = stored(block).buffer
-        calls.append((last, _number_of_calls(block.body.value, calls)))
         if not _is_element_wise(block, made, [made, *(each.body.buffer for each in followers)]):
             raise Unlike
-    if not last.same_as(function.params[-1]) or any(number > _MOST_CALLS for _, number in calls):
+    if not last.same_as(function.params[-1]):
         raise Unlike
     return Nest(padding, anchor, tuple(followers))
-
-
-def _number_of_calls(value: Any, earlier: Sequence[tuple[Any, int]]) -> int:
-    """Return the number of calls of an expression in which earlier results stand as they are computed."""
-    loads = [load.source for load in all_of(value, ir.TensorLoad)]
-    known = (number for source in loads for buffer, number in earlier if buffer.same_as(source))
-    return len(all_of(value, ir.Call)) + sum(known)
 
 
 def all_of(value: Any, kind: Any) -> list[Any]:

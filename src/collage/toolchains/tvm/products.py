@@ -24,7 +24,7 @@ from tvm.tirx.script.builder import ir as build
 
 from collage.toolchains.tvm.convolutions import Windows
 from collage.toolchains.tvm.lengths import Length, ceil_div, f32, i64, lengths_of
-from collage.toolchains.tvm.nests import Nest, Unlike, all_of, margins_of, rewrite_nests, stored
+from collage.toolchains.tvm.nests import Epilogue, Nest, Unlike, all_of, margins_of, rewrite_nests, stored
 from collage.toolchains.tvm.processor import WIDE, Processor
 from collage.toolchains.tvm.tile_schedules import TILE_ROWS
 from collage.toolchains.tvm.weight_layout import Packer
@@ -298,16 +298,14 @@ def _write(product: _Product, function: Any, nest: Nest) -> Any:
         for i, other in enumerate(others):
             build.arg(f"other_{i}", other)
         build.arg("output", output)
-        _Loops(product, data, weight, output, nest.epilogue).write()
+        _Loops(product, data, weight, output, nest.finish).write()
     return builder.get()
 
 
 class _Loops:
     """Writes the loops of one product into the function that is being built."""
 
-    def __init__(
-        self, product: _Product, data: Any, weight: Any, output: Any, epilogue: Callable[[Any, Sequence[Any]], Any]
-    ) -> None:
+    def __init__(self, product: _Product, data: Any, weight: Any, output: Any, epilogue: Epilogue) -> None:
         self._product = product
         self._data, self._weight, self._output = data, weight, output
         self._epilogue = epilogue
@@ -406,7 +404,7 @@ class _Loops:
                 with build.vectorized(i64(lanes)) as lane:
                     at = vector * tile.lanes + lane
                     where = [*place, panel * tile.panel + at]
-                    build.buffer_store(self._output, self._epilogue(sums[i, at], where), where)
+                    self._epilogue(self._output, sums[i, at], where)
 
             with build.serial(i64(tile.vectors)) as vector:
                 if not left_over:

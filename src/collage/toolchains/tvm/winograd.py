@@ -159,7 +159,7 @@ def _rewritten(nest: Nest, function: Any, processor: Processor) -> tuple[Any, Ma
     blocking = blocking_of(convolution, processor)
     if blocking is None:
         raise Unlike
-    loops = write_loops(convolution, blocking, list(function.params), "winograd", nest.epilogue)
+    loops = write_loops(convolution, blocking, list(function.params), "winograd", nest.finish)
     return loops, {1: functools.partial(packed_weight, blocking=blocking)}
 
 

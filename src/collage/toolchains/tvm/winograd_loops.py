@@ -22,6 +22,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
 from collage.toolchains.tvm.lengths import Length, ceil_div, f32, i64
+from collage.toolchains.tvm.nests import Epilogue
 from collage.toolchains.tvm.winograd_transforms import Transforms, transforms
 
 __all__ = ["Blocking", "Convolution", "packed_weight", "write_loops"]
@@ -98,10 +99,6 @@ class Blocking:
     def panel(self) -> int:
         """Return the number of maps in a panel."""
         return self.lanes * self.vectors
-
-
-Epilogue = Callable[[Any, Sequence[Any]], Any]
-"""Makes of an output of the convolution, and its place, the value that is stored there."""
 
 
 def packed_weight(weight: np.ndarray, blocking: Blocking) -> np.ndarray:
@@ -317,7 +314,7 @@ class _Loops:
                     store(value, [sample, top + i, left + j, first + lane])
 
         def anywhere(value: Any, where: Sequence[Any]) -> None:
-            build.buffer_store(self._output, self._epilogue(value, where), list(where))
+            self._epilogue(self._output, value, list(where))
 
         def within(value: Any, where: Sequence[Any]) -> None:
             with build.If(_all(where[1] < conv.rows, where[2] < conv.columns)), build.Then():
