@@ -97,7 +97,8 @@ def _tune(workload: Any, target: Any, trials: int, seed: int, until_s: float, se
     Returns:
         The best one as MetaSchedule writes records, in JSON; None if not all could be measured in time.
     """
-    default, *others = tiled_otherwise(workload)
+    with target:
+        default, *others = tiled_otherwise(workload)
     random.Random(seed).shuffle(others)
     candidates = [default, *others][:trials]
     arguments = [_filled(argument) for argument in _arguments(workload)]

@@ -93,7 +93,7 @@ class Reductions:
 
 
 def tiled_otherwise(module: tvm.IRModule) -> list[s_tir.Schedule]:
-    """The function ``main`` of a module with every tiling that fits it, the rule's own choice first.
+    """The function ``main`` of a module with every tiling that fits it and the current target, the rule's own choice first.
 
     Tuning measures these: which tile suits a processor's registers, and which order of tiles its caches, is a guess
     otherwise. Empty if there is no reduction to tile.
