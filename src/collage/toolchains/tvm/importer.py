@@ -90,7 +90,7 @@ from collage.toolchains.tvm.indexed import (
 )
 from collage.toolchains.tvm.normalisations import is_of_images, normalised_images, reshaped, with_channels
 from collage.toolchains.tvm.one_length import Images
-from collage.toolchains.tvm.processor import current_processor
+from collage.toolchains.tvm.processor import WIDE, current_processor
 from collage.toolchains.tvm.products import are_expected, are_expected_of_windows
 from collage.toolchains.tvm.recurrent import RECURRENT, recurrent
 from collage.toolchains.tvm.softmax_loops import is_in_parts, softmax
@@ -279,9 +279,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
 
     def _has_own_loops(self, x: Any, weight: Any, windows: Windows) -> bool:
         """Return True for a convolution whose loops take any number of maps."""
-        return self._processor is not None and any(
-            are(x, weight, windows, self._processor) for are in (are_expected_of_windows, is_expected)
-        )
+        processor = self._processor or WIDE  # Another device needs no maps that fill vectors either.
+        return any(are(x, weight, windows, processor) for are in (are_expected_of_windows, is_expected))
 
     def _product_of_whole_vectors(self, inputs: list[Any]) -> Any | None:
         """A product with a weight whose columns fill no vectors; None for others."""
