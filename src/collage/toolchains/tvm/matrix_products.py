@@ -18,8 +18,8 @@ from tvm.tirx.script.builder import ir as build
 
 from collage.toolchains.tvm.lengths import Length, ceil_div, f32, i64, lengths_of, numbers_of
 from collage.toolchains.tvm.nests import Nest, Unlike, all_of, rewrite_nests
-from collage.toolchains.tvm.processor import Processor
-from collage.toolchains.tvm.products import MOST_VECTORS, Tile, has_tiles, place_of, sums_of_tile
+from collage.toolchains.tvm.processor import Processor, Tile
+from collage.toolchains.tvm.products import MOST_VECTORS, has_tiles, place_of, sums_of_tile
 from collage.toolchains.tvm.tile_schedules import PARALLEL_WORK
 from collage.toolchains.tvm.weight_layout import Packer
 

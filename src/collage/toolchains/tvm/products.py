@@ -25,13 +25,12 @@ from tvm.tirx.script.builder import ir as build
 from collage.toolchains.tvm.convolutions import Windows
 from collage.toolchains.tvm.lengths import Length, ceil_div, f32, i64, lengths_of
 from collage.toolchains.tvm.nests import Epilogue, Nest, Unlike, all_of, margins_of, rewrite_nests, stored
-from collage.toolchains.tvm.processor import WIDE, Processor
+from collage.toolchains.tvm.processor import MOST_ROWS, WIDE, Processor, Tile
 from collage.toolchains.tvm.tile_schedules import TILE_ROWS
 from collage.toolchains.tvm.weight_layout import Packer
 
 __all__ = [
     "MOST_VECTORS",
-    "Tile",
     "are_expected",
     "are_expected_of_windows",
     "has_tiles",
@@ -44,8 +43,6 @@ Each = Callable[[Callable[[int, Any, Any], None]], None]
 """Write a statement for each vector of a tile, of its row, the buffer of the row's sums, and the columns."""
 
 MOST_VECTORS = 4
-_MOST_ROWS = 7
-"""With one vector of columns, tiles of 14 rows are as fast, and LLVM compiles them for longer."""
 _LEAST_ROWS = 4
 """Of 49 rows, tiles of five compute one twice, tiles of six five."""
 _FEW_ELEMENTS = 64
@@ -63,37 +60,6 @@ _MOST_TILES = 16
 """With 8 or 64 tiles to a task, pointwise convolutions of ResNet-50 and of MobileNets take as long."""
 _TASK_TILES = 0.5
 """To begin a task takes as long as so many tiles: it reads its part of the matrix."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """Sums that are kept in registers.
-
-    Attributes:
-        rows: Rows of the tile.
-        vectors: Vectors of columns.
-        lanes: Elements of a vector.
-    """
-
-    rows: int
-    vectors: int
-    lanes: int
-
-    @classmethod
-    def of(cls, processor: Processor, vectors: int) -> Tile:
-        """Return the tile of so many vectors whose sums fill the registers, beside the vectors of a row of the matrix."""
-        rows = (processor.registers - vectors - 1) // vectors
-        return cls(min(rows, _MOST_ROWS), vectors, processor.lanes)
-
-    @property
-    def panel(self) -> int:
-        """Return the number of columns."""
-        return self.vectors * self.lanes
-
-    @property
-    def speed(self) -> float:
-        """Return how many sums there are for each value that is loaded."""
-        return self.rows * self.vectors / (self.rows + self.vectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +131,10 @@ def are_expected_of_windows(x: Any, weight: Any, windows: Windows, processor: Pr
         windows: The windows.
         processor: The processor.
     """
-    if are_expected(x) or not isinstance(x.ty.shape, relax.ShapeExpr) or str(x.ty.dtype) != "float32":
-        return are_expected(x)
+    if are_expected(x):
+        return True
+    if not isinstance(x.ty.shape, relax.ShapeExpr) or str(x.ty.dtype) != "float32":
+        return False
     maps, channels, *sides = map(int, weight.ty.shape.values)
     samples, _, *image = map(int, x.ty.shape.values)
     lengths = [samples, *windows.outputs(image, sides)]
@@ -232,15 +200,15 @@ def has_tiles(lengths: Sequence[Length]) -> bool:
     if not all(isinstance(n, int) for n in lengths):
         return False
     last = next((n for n in reversed(lengths) if n != 1), 1)
-    return math.prod(lengths) <= _MOST_ROWS or any(last % rows == 0 for rows in TILE_ROWS if rows > _FEW_ROWS)
+    return math.prod(lengths) <= MOST_ROWS or any(last % rows == 0 for rows in TILE_ROWS if rows > _FEW_ROWS)
 
 
 def _is_faster(lengths: Sequence[Any], windows: Sequence[int], depth: int, columns: int, processor: Processor) -> bool:
     """Return True for rows of fixed lengths that own loops multiply faster than equal tiles.
 
-    Equal tiles with sums for 16 registers are so small that a BERT takes twice as long by them, a Swin transformer 1.6 times.
+    Equal tiles whose sums fit into 16 registers are so small that a BERT takes 2.2 times as long by them.
     """
-    if math.prod(lengths) <= _MOST_ROWS or columns < processor.lanes:
+    if math.prod(lengths) <= MOST_ROWS or columns < processor.lanes:
         return False
     pixels = math.prod(windows)
     if not windows:

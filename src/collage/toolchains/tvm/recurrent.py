@@ -19,8 +19,8 @@ from tvm.tirx.script.builder import ir as build
 from collage._errors import Unsupported
 from collage.toolchains.tvm.convolutions import is_known
 from collage.toolchains.tvm.lengths import Length, ceil_div, f32, i64, numbers_of
-from collage.toolchains.tvm.processor import Processor
-from collage.toolchains.tvm.products import Tile, sums_of_tile
+from collage.toolchains.tvm.processor import Processor, Tile
+from collage.toolchains.tvm.products import sums_of_tile
 
 __all__ = ["RECURRENT", "recurrent"]
 
