@@ -1,23 +1,25 @@
-"""A compilation whose plan is given: it is checked, built and run, and nothing is searched."""
+"""A plan that is given: it is checked, built and run, and nothing is searched; or its kernels are where a search begins."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from collage._errors import WrongAnswer
+from collage._errors import UsageError, WrongAnswer
 from collage.compiler.accuracy_budget import is_reduced, judge_plan
 from collage.compiler.lab import Lab
 from collage.compiler.objective import choose_finals
 from collage.compiler.planned import plan_of_file
+from collage.compiler.problem import Problem
 from collage.compiler.result_store import CompileResult, search_facts
 from collage.compiler.tried import record_of_trials
 from collage.frontend import model_digest
-from collage.fusion import CandidateKernel, FusionReport, FusionSpec, UnionFusionRule
+from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport, FusionSpec, UnionFusionRule
+from collage.plan import Plan
 from collage.plan_file import PlanFile
 from collage.runtime import BODIES_TARGET
 from collage.target import HOST_TARGET
 
-__all__ = ["given_plan"]
+__all__ = ["earlier_candidates", "given_plan"]
 
 _GIVEN = FusionSpec("plan file", UnionFusionRule(()), ())
 
@@ -33,10 +35,7 @@ def given_plan(lab: Lab) -> CompileResult:
     assert isinstance(problem.options.plan, PlanFile)
     plan = plan_of_file(problem, problem.options.plan, model_digest(problem.model))
     costs.learn()
-    kernels = [
-        CandidateKernel(place.sub_graph, place.target, _GIVEN, (place.rule,), bodies=place.bodies)
-        for place in plan.kernels
-    ]
+    kernels = _candidates_of(plan)
     if any(place.bodies for place in plan.kernels):
         costs.introduce_variant(BODIES_TARGET, HOST_TARGET)
     costs.introduce(kernels)
@@ -50,3 +49,20 @@ def given_plan(lab: Lab) -> CompileResult:
     if finals.recipe is None:
         return result
     return replace(result, tried=record_of_trials(lab, finals, has_costs=True))
+
+
+def earlier_candidates(problem: Problem) -> CandidateKernelIndex | None:
+    """Return the kernels of the plan that an earlier part of this compilation has; None if there is none, or it does not fit."""
+    if problem.part.plan is None:
+        return None
+    try:
+        return CandidateKernelIndex(_candidates_of(plan_of_file(problem, problem.part.plan, "")))
+    except UsageError:
+        return None
+
+
+def _candidates_of(plan: Plan) -> list[CandidateKernel]:
+    return [
+        CandidateKernel(place.sub_graph, place.target, _GIVEN, (place.rule,), bodies=place.bodies)
+        for place in plan.kernels
+    ]

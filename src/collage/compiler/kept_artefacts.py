@@ -108,7 +108,12 @@ class KeptArtefact:
             "machine": this_machine().fingerprint,
             "settings": runtime_settings(),
             "options": decided,
-            "part": [part.budget, part.search, None if part.rival is None else part.rival.digest],
+            "part": [
+                part.budget,
+                part.search,
+                None if part.rival is None else part.rival.digest,
+                None if part.plan is None else part.plan.to_json(),
+            ],
             "tuned": tuned_digest(database) if options.use_tuned else None,
         }
         return cls(database, name, options.remeasure or bool(faster_targets(database, digest)))

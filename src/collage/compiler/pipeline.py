@@ -35,7 +35,7 @@ from collage.compiler.final_comparison import (
     FinalComparison,
     unmeasured,
 )
-from collage.compiler.given_plan import given_plan
+from collage.compiler.given_plan import earlier_candidates, given_plan
 from collage.compiler.kept_artefacts import KeptArtefact
 from collage.compiler.kernel_metadata import write_metadata
 from collage.compiler.lab import Lab
@@ -270,9 +270,10 @@ def _plan(lab: Lab, told: Progress) -> CompileResult:
     survey, session, problem, fusion = lab.survey, lab.session, lab.problem, FusionReport()
     told.enter("search")
     session.say("collecting candidate kernels")
-    specs = gather_specs(survey)
-    sensitive = problem.choices.within(around_sensitive(survey, specs))
-    candidates = CandidateKernelIndex([*collect(problem, specs, fusion), *sensitive])
+    if (candidates := earlier_candidates(problem)) is None:
+        specs = gather_specs(survey)
+        sensitive = problem.choices.within(around_sensitive(survey, specs))
+        candidates = CandidateKernelIndex([*collect(problem, specs, fusion), *sensitive])
     problem.choices.check(problem.graph, candidates, survey.why_refused)
     store = ResultStore(problem, session, candidates)
     options = problem.options

@@ -19,6 +19,7 @@ from collage.measure.session import MeasureSession
 from collage.measure.track import LEGS, ComparisonPlan
 from collage.options import CompileOptions
 from collage.plan import AnyKernel
+from collage.plan_file import PlanFile
 from collage.system.machine import free_memory_bytes
 from collage.target import Target
 from collage.toolchains import Registry
@@ -41,17 +42,20 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of several compilations of a model: its share of the limits, and the plan that it has to beat.
+    """One of several compilations of a model: its share of the limits, the plan that it has to beat, and one to begin with.
 
     Attributes:
         budget: Share of the user's budgets of time and kernels.
         search: Share of the usual limits on a search, where the user gives none.
         rival: The plan to beat, in place of the original file; None for the first compilation.
+        plan: The plan of an earlier part at other lengths. Its kernels are all candidates beside single targets, if they fit.
+            None has the fusion rules propose candidates.
     """
 
     budget: float = 1.0
     search: float = 1.0
     rival: Rival | None = None
+    plan: PlanFile | None = None
 
 
 @dataclass(frozen=True, slots=True)

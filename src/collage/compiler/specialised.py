@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from collage._errors import CollageError, UsageError
 from collage.compiler.problem import Part, Rival
 from collage.compiler.refusals import OVER_TIME
 from collage.frontend import describe_inputs, dimension_name, fix_lengths, read_model
 from collage.options import CompileOptions
+from collage.plan_file import PlanFile, PlanFileKernel
 from collage.report import SpecialisedRow
 from collage.runtime import Executable, Port
 from collage.system.scratch import scratch
 
 __all__ = ["compile_specialised", "is_specialised"]
+
+T = TypeVar("T")
 
 
 def is_specialised(options: CompileOptions, source: Any) -> bool:
@@ -68,7 +72,8 @@ def compile_specialised(
     """Compile a model for all lengths, and for each set of lengths that this compilation timed it at.
 
     The plan for all lengths has half of the user's budgets of time and kernels, if there are any. All others share the other
-    half, and one search. They are left out as far as there is no time for them.
+    half. They are left out as far as there is no time for them. All others share one search, too, which is that of the largest
+    inputs: a border between kernels costs as much at any length, so a mix that gains nothing there hardly gains at others.
 
     Args:
         compile_one: Compiles the model with some options, as a part of this compilation.
@@ -79,33 +84,56 @@ def compile_specialised(
     general = compile_one(options, Part(0.5))
     occasions = [(_lengths(general.inputs, each.inputs), each.inputs) for each in general.report.occasions]
     sets = [(lengths, shapes) for lengths, shapes in occasions if lengths]
-    kept, rows = list[Executable](), list[SpecialisedRow]()
+    kept, rows = dict[int, Executable](), dict[int, SpecialisedRow]()
     with scratch() as folder:
         # Each has the same budget at each time, so that the same command finds what an earlier one has found.
-        part = Part(0.5 / max(1, len(sets)), 1.0 / max(1, len(sets)), _rival(general, folder) if sets else None)
-        for lengths, shapes in sets if not _is_interrupted(general) else ():
+        share = 1.0 / (len(sets) + 1)
+        part = Part(share, rival=_rival(general, folder) if sets else None)
+        largest_first = sorted(range(len(sets)), key=lambda number: _elements(sets[number][1]), reverse=True)
+        for number in largest_first if not _is_interrupted(general) else ():
+            lengths, shapes = sets[number]
             say(f"a plan for {', '.join(f'{name}={length}' for name, length in lengths.items())}")
             took_s, budget_s = time.monotonic() - began, options.time_budget_s
             if budget_s is not None and took_s + part.budget * budget_s > OVER_TIME * budget_s:
-                rows.append(SpecialisedRow(lengths, reason="the time budget left no time for it"))
+                rows[number] = SpecialisedRow(lengths, reason="the time budget left no time for it")
                 continue
             inputs = {name: value for name, value in options.inputs.items() if _has(value, shapes.get(name))}
             try:
                 found = compile_one(replace(options, dims={}, fixed={**options.fixed, **lengths}, inputs=inputs), part)
             except CollageError as error:
-                rows.append(SpecialisedRow(lengths, reason=" ".join(str(error).split())[:400]))
+                rows[number] = SpecialisedRow(lengths, reason=" ".join(str(error).split())[:400])
                 continue
             except KeyboardInterrupt:
                 say("interrupted: continuing with the plans so far")
                 break
-            rows.append(_row(lengths, found))
-            if rows[-1].is_kept:
-                kept.append(found)
+            rows[number] = _row(lengths, found)
+            if rows[number].is_kept:
+                kept[number] = found
             if _is_interrupted(found):
                 break
+            part = replace(part, budget=share / 2, search=share, plan=part.plan or _plan_of(found))
     search = replace(general.report.search, wall_s=time.monotonic() - began)
-    general.add_plans(kept, replace(general.report, search=search, specialised=tuple(rows)))
+    report = replace(general.report, search=search, specialised=_by_number(rows))
+    general.add_plans(_by_number(kept), report)
     return general
+
+
+def _by_number(found: Mapping[int, T]) -> tuple[T, ...]:
+    """Return values in the order of the sets of lengths that they belong to."""
+    return tuple(found[number] for number in sorted(found))
+
+
+def _elements(shapes: Mapping[str, Sequence[int]]) -> int:
+    """Return the number of elements of all inputs."""
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
+def _plan_of(executable: Executable) -> PlanFile | None:
+    """Return the plan of an executable; None if operators with bodies are in it, whose plans its report has in short only."""
+    rows = executable.report.kernels
+    if any(row.bodies for row in rows):
+        return None
+    return PlanFile(tuple(PlanFileKernel(row.target, row.nodes, rule=row.rule) for row in rows))
 
 
 def _is_interrupted(executable: Executable) -> bool:

@@ -10,8 +10,9 @@ from tests.unit.runtime.test_control_flow import counting_loop
 from collage import CompileOptions
 from collage._errors import UsageError
 from collage.compiler.effective_options import options_and_menu
+from collage.compiler.given_plan import earlier_candidates
 from collage.compiler.planned import plan_file_of, plan_of_file
-from collage.compiler.problem import Problem
+from collage.compiler.problem import Part, Problem
 from collage.frontend import read_model
 from collage.measure.jobs import inner_targets, structure_of
 from collage.plan import leaves_of
@@ -63,6 +64,18 @@ def test_kernels_of_a_body_are_put_in_an_order_in_which_they_run(problem: Proble
     plan = plan_of_file(problem, PlanFile((PlanFileKernel(LEFT, ("scale",)), turned)), "")
     (body,) = plan.kernels[1].bodies
     assert body.kernels[0].sub_graph.inside.first == 0
+
+
+def test_the_kernels_of_an_earlier_part_are_candidates_if_they_fit(problem: Problem) -> None:
+    def candidates(plan: PlanFile | None) -> list[tuple[str, tuple[str, ...]]] | None:
+        index = earlier_candidates(replace(problem, part=Part(plan=plan)))
+        return None if index is None else [(str(c.target), tuple(str(n.name) for n in c.sub_graph.nodes)) for c in index]
+
+    there = PlanFile((PlanFileKernel(LEFT, ("scale",)), PlanFileKernel(RIGHT, ("loop",))))
+    assert candidates(there) == [(LEFT, ("scale",)), (RIGHT, ("loop",))]
+    assert candidates(None) is None
+    assert candidates(PlanFile(())) is None
+    assert candidates(PlanFile((PlanFileKernel(LEFT, ("scale", "another")),))) is None
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from collage.compiler.problem import Part
 from collage.compiler.specialised import _lengths, compile_specialised, is_specialised
 from collage.frontend import fix_lengths, read_model
 from collage.options import CompileOptions
-from collage.report import Occasion, Ratio, Report, Row, SearchFacts
+from collage.report import KernelRow, Occasion, Ratio, Report, Row, SearchFacts
 from collage.runtime import Executable, Port
 from collage.status import Status
 from collage.testing import executable_of
@@ -90,18 +90,20 @@ def test_each_set_of_lengths_is_compared_with_the_plan_for_all_and_may_fail(tmp_
             case 2:
                 return _compiled(path, options, _beside(0.99))
             case 3:
-                return _compiled(path, options, Report())
+                return _compiled(path, options, Report(kernels=(KernelRow("k", "llvm", nodes=("conv",)),)))
         raise NothingCanRun("no kernel\nfits")
 
     options = CompileOptions(specialise=True, time_budget_s=90.0, inputs={"x": np.ones((1, 3, 24, 24), np.float32)})
     executable = compile_specialised(compile_one, options, said.append)
-    assert [each.fixed for each in asked] == [{}, *({"b": b, "h": 24, "w_": 24} for b in (1, 2, 3, 4))]
-    assert [set(each.inputs) for each in asked] == [{"x"}, {"x"}, set(), set(), set()]
+    assert [each.fixed for each in asked] == [{}, *({"b": b, "h": 24, "w_": 24} for b in (4, 3, 2, 1))]
+    assert [set(each.inputs) for each in asked] == [{"x"}, set(), set(), set(), {"x"}]
     assert not any(each.fixed and each.dims for each in asked)
     # The user's own options, as reports and warnings state them; a part has a share of the limits.
     assert all(each.time_budget_s == 90.0 for each in asked)
-    assert [(part.budget, part.search) for part in parts] == [(0.5, 1.0), *[(0.125, 0.25)] * 4]
+    # The first that is compiled searches for all others.
+    assert [(part.budget, part.search) for part in parts] == [(0.5, 1.0), *[(0.2, 1.0)] * 2, *[(0.1, 0.2)] * 2]
     assert parts[0].rival is None and len({part.rival for part in parts[1:]}) == 1
+    assert [None if part.plan is None else part.plan.targets for part in parts] == [None] * 3 + [("llvm",)] * 2
     kept, slower, unknown, failed = executable.report.specialised
     assert kept.is_kept and kept.ratio == Ratio(1.5, 1.01, 2.0) and kept.time_us == 8.0 and kept.general_us == 12.0
     assert slower.ratio == Ratio(1.5, 0.99, 2.0) and slower.reason == "it is not faster beyond doubt"
