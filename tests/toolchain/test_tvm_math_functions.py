@@ -109,6 +109,33 @@ def test_no_function_of_the_library_is_left_in_the_loops() -> None:
     assert sum(name == "tirx.exp" for name in names) == 1
 
 
+CHAIN = ("Erf", "Exp", "Log", "Tanh", "Softplus", "Sigmoid", "Tanh", "Erf")
+
+
+@pytest.mark.parametrize(("kind", "lengths"), [("float", "5,48"), ("float", "N,7"), ("double", "5,48")])
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_functions_in_each_other(kind: str, lengths: str, is_padded: bool, tmp_path: Path) -> None:
+    """The generated code of such a chain took minutes. What is padded is computed under a condition."""
+    element = np.float32 if kind == "float" else np.float64
+    x = np.random.default_rng(0).standard_normal((5, int(lengths.partition(",")[2]))).astype(element)
+    names = ["x", *(f"v{i}" for i in range(len(CHAIN)))]
+    steps = "".join(f"{names[i + 1]} = {operator} ({names[i]}) " for i, operator in enumerate(CHAIN))
+    last = "Pad (v7, pads)" if is_padded else "Identity (v7)"
+    made = ",".join(map(str, (7, x.shape[1]) if is_padded and "N" not in lengths else lengths.split(",")))
+    text = f"({kind}[{lengths}] x) => ({kind}[{made.replace('N', 'M' if is_padded else 'N')}] y) {{{steps} y = {last}}}"
+    case = KernelCase("one", text, [x], {"pads": np.array([1, 0, 1, 0], np.int64)} if is_padded else {})
+    toolchain = TvmToolchain()
+    compiled = toolchain.compile(case.model(), TARGET, tmp_path)
+    (y,) = toolchain.load(compiled, TARGET, tmp_path, LoadOptions())([x])
+    exact = x.astype(np.float64)
+    for operator in CHAIN:
+        exact = {**FUNCTIONS, "Softplus": lambda v: np.log1p(np.exp(v))}[operator](exact)
+    expected = np.pad(exact, ((1, 1), (0, 0))) if is_padded else exact
+    np.testing.assert_allclose(
+        y, expected, rtol=2e-6 if kind == "float" else 1e-14, atol=1e-7 if kind == "float" else 0
+    )
+
+
 @pytest.mark.parametrize(("operator", "dtype"), [("Tanh", "double"), ("Atanh", "double"), ("Atanh", "float")])
 def test_no_digits_are_lost_near_nought_and_one(operator: str, dtype: str, tmp_path: Path) -> None:
     made = np.float32 if dtype == "float" else np.float64

@@ -69,7 +69,9 @@ def test_kernels_of_a_body_are_put_in_an_order_in_which_they_run(problem: Proble
 def test_the_kernels_of_an_earlier_part_are_candidates_if_they_fit(problem: Problem) -> None:
     def candidates(plan: PlanFile | None) -> list[tuple[str, tuple[str, ...]]] | None:
         index = earlier_candidates(replace(problem, part=Part(plan=plan)))
-        return None if index is None else [(str(c.target), tuple(str(n.name) for n in c.sub_graph.nodes)) for c in index]
+        return (
+            None if index is None else [(str(c.target), tuple(str(n.name) for n in c.sub_graph.nodes)) for c in index]
+        )
 
     there = PlanFile((PlanFileKernel(LEFT, ("scale",)), PlanFileKernel(RIGHT, ("loop",))))
     assert candidates(there) == [(LEFT, ("scale",)), (RIGHT, ("loop",))]

@@ -327,7 +327,7 @@ def build_library(
         CompileError: TVM, or the compiler that links, failed.
     """
     tvm = _tvm()
-    from collage.toolchains.tvm.pipeline import pipeline
+    from collage.toolchains.tvm.pipeline import loops_pipeline, pipeline
 
     goal = tvm_target(target)
     lent: list[int] = []
@@ -342,7 +342,7 @@ def build_library(
             for channels_last, winograd in _ATTEMPTS:
                 passes = pipeline(goal, lent, noted, channels_last=channels_last, winograd=winograd, tuned=tuned)
                 try:
-                    built = tvm.compile(module, target=goal, relax_pipeline=passes)
+                    built = tvm.compile(module, target=goal, relax_pipeline=passes, tir_pipeline=loops_pipeline())
                     break
                 except Exception:
                     if (channels_last, winograd) == _ATTEMPTS[-1]:

@@ -12,7 +12,7 @@ Both are written with ``exp`` and ``log`` that lose no digits near 0 and 1, by t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,11 @@ import tvm_ffi
 from tvm import ir, tirx
 
 __all__ = ["as_arithmetic"]
+
+Once = Callable[[Any], Any]
+"""Computes a value once, and returns what reads it."""
+Body = Callable[[Any, Once], Any]
+"""A function of a value, as arithmetic."""
 
 _DTYPE = "float32"
 _EXPONENT_BITS = 23
@@ -71,129 +76,178 @@ _ERF_FAR = (
 
 
 def as_arithmetic() -> Any:
-    """The pass that writes the functions out in every loop of a module."""
+    """The pass that writes the functions out, in loops whose vectors are made and which nothing simplifies any more.
+
+    What is computed once is stored in memory that will be registers. TVM's code generator simplifies what is bound to a variable
+    together with all that is bound in it: a convolution with the Tanh of a Softplus took four seconds.
+    """
 
     def write_out(module: Any, _: Any) -> Any:
         made = module.clone()
         for name, function in module.functions.items():
             if isinstance(function, tirx.PrimFunc):
-                body = tvm_ffi.structural_map(function.body, (ir.Call, _written_out))
+                body = tvm_ffi.structural_map(function.body, [(tirx.BufferStore, _apart), (tirx.Bind, _apart)])
                 made.update_func(name, function.with_body(body))
         return made
 
     return tvm.transform.module_pass(write_out, opt_level=0, name="ElementaryFunctionsAsArithmetic")
 
 
-def _written_out(call: Any) -> Any:
-    if not isinstance(call.op, ir.Op):
+def _apart(statement: Any) -> Any:
+    """A statement after those that compute its functions."""
+    steps = list[Any]()
+    steps.append(_without_functions(statement, steps))
+    return _in_order(steps)
+
+
+def _in_order(steps: Sequence[Any]) -> Any:
+    return steps[0] if len(steps) == 1 else tirx.SeqStmt(steps)
+
+
+def _without_functions(body: Any, steps: list[Any]) -> Any:
+    """A statement or value that reads results of functions, which steps before it store."""
+
+    def stored(value: Any) -> Any:
+        place = _place(value, steps)
+        steps.append(tirx.BufferStore(place, value, [0]))
+        return tirx.BufferLoad(place, [0])
+
+    # Choices in others are changed with these: what they read may exist under the outer condition only.
+    choices = [choice for choice in _all_of(body, _is_choice) if _all_of(choice, _is_function)]
+    inner = [each for choice in choices for branch in choice.args for each in _all_of(branch, _is_choice)]
+    outer = [choice for choice in choices if not any(choice.same_as(each) for each in inner)]
+
+    def chosen(call: Any) -> Any:
+        if not any(call.same_as(choice) for choice in outer):
+            return call
+        place, (condition, *values) = _place(call, steps), call.args
+        branches: list[list[Any]] = [[], []]
+        for branch, value in zip(branches, values, strict=True):
+            branch.append(tirx.BufferStore(place, _without_functions(value, branch), [0]))
+        steps.append(tirx.IfThenElse(_without_functions(condition, steps), *map(_in_order, branches)))
+        return tirx.BufferLoad(place, [0])
+
+    return _mapped(_mapped(body, chosen), lambda call: _written_out(call, stored))
+
+
+def _place(value: Any, steps: list[Any]) -> Any:
+    """A buffer for a value, which lies in registers."""
+    place = tirx.decl_buffer((1,), str(value.ty.dtype), name="value")
+    steps.append(tirx.AllocBuffer(place))
+    return place
+
+
+def _all_of(body: Any, is_wanted: Callable[[Any], bool]) -> list[Any]:
+    found = list[Any]()
+    tvm_ffi.structural_walk(body, (ir.Call, lambda call: found.append(call) if is_wanted(call) else None))
+    return found
+
+
+def _is_choice(call: Any) -> bool:
+    """Return True for one of two values, of which the other one is not computed."""
+    return isinstance(call.op, ir.Op) and call.op.name == "prim.if_then_else"
+
+
+def _is_function(call: Any) -> bool:
+    return isinstance(call.op, ir.Op) and call.op.name in _FUNCTIONS
+
+
+def _mapped(body: Any, change: Callable[[Any], Any]) -> Any:
+    return tvm_ffi.structural_map(body, (ir.Call, change))
+
+
+def _written_out(call: Any, once: Once) -> Any:
+    bodies = _FUNCTIONS.get(call.op.name, {}) if isinstance(call.op, ir.Op) else {}
+    if not bodies:
         return call
-    dtype = str(call.args[0].ty.dtype) if len(call.args) == 1 else ""
-    function = _FUNCTIONS.get(dtype, {}).get(call.op.name)
-    return call if function is None else _of(call.args[0], function)
+    if (body := bodies.get(_element_of(call))) is not None:
+        return body(once(call.args[0]), once)
+    return _lane_by_lane(call) if call.op.name in _OF_NUMBERS and call.ty.dtype.lanes > 1 else call
 
 
-def _of(x: Any, body: Callable[[Any], Any]) -> Any:
-    """An expression of ``x``, which is computed once."""
-    variable = tirx.Var("x", str(x.ty.dtype))
-    return tirx.Let(variable, x, body(variable))
+def _lane_by_lane(call: Any) -> Any:
+    """A function of each lane of a vector, for which the C library has none of vectors."""
+    lanes = range(call.ty.dtype.lanes)
+    made = [ir.Call(call.op, [tirx.Shuffle(call.args, [lane])], ret_ty=_element_of(call)) for lane in lanes]
+    return tirx.Shuffle(made, list(lanes))
 
 
-def _exp(x: Any) -> Any:
+def _exp(x: Any, once: Once) -> Any:
     """For any argument: results below the smallest number become 0, and results above the largest become infinity."""
-    return _of(_within(x, _EXP_LOWEST, _EXP_HIGHEST), lambda bounded: _power(bounded, all_sizes=True))
+    return _power(once(_within(x, _EXP_LOWEST, _EXP_HIGHEST)), once, all_sizes=True)
 
 
-def _power(x: Any, *, all_sizes: bool = False) -> Any:
+def _power(x: Any, once: Once, *, all_sizes: bool = False) -> Any:
     """The exponential as ``2^n exp(r)``, where ``x = n log(2) + r``; without ``all_sizes`` of what 2^n is a number for."""
-
-    def scaled(shifted: Any) -> Any:
-        n = _bits(shifted) - _bits_of(_TO_WHOLE)
-        whole = shifted - _f32(_TO_WHOLE)
-        factors = [n >> _i32(1), n - (n >> _i32(1))] if all_sizes else [n]
-        return _of(
-            x - whole * _f32(_LOG_2[0]) - whole * _f32(_LOG_2[1]),
-            lambda r: math.prod(map(_power_of_two, factors), start=r * r * _polynomial(r, _EXP) + r + _f32(1.0)),
-        )
-
-    return _of(x * _f32(1.0 / math.log(2.0)) + _f32(_TO_WHOLE), scaled)
+    shifted = once(x * _f32(1.0 / math.log(2.0)) + _f32(_TO_WHOLE))
+    n = _bits(shifted) - _bits_of(_TO_WHOLE)
+    whole = shifted - _f32(_TO_WHOLE)
+    factors = [n >> _i32(1), n - (n >> _i32(1))] if all_sizes else [n]
+    r = once(x - whole * _f32(_LOG_2[0]) - whole * _f32(_LOG_2[1]))
+    return math.prod(map(_power_of_two, factors), start=r * r * _polynomial(r, _EXP) + r + _f32(1.0))
 
 
-def _log(x: Any) -> Any:
+def _log(x: Any, once: Once) -> Any:
     """``e log(2) + log(1 + f)``, where ``x = 2^e (1 + f)``."""
     tiny = x < _TINY
-    normal = _select(tiny, x * _f32(_LARGE), x)
-
-    def combined(bits: Any) -> Any:
-        exponent = (bits - _bits_of(math.sqrt(0.5))) >> _i32(_EXPONENT_BITS)
-        e = exponent.astype(_DTYPE) - _select(tiny, math.log2(_LARGE), 0.0)
-        fraction = tirx.reinterpret(_DTYPE, bits - (exponent << _i32(_EXPONENT_BITS))) - _f32(1.0)
-        return _of(fraction, lambda f: f * f * _polynomial(f, _LOG) + e * _f32(_LOG_2[1]) + f + e * _f32(_LOG_2[0]))
-
-    finite = _of(_bits(normal), combined)
+    bits = once(_bits(_select(tiny, x * _f32(_LARGE), x)))
+    exponent = (bits - _bits_of(math.sqrt(0.5))) >> _i32(_EXPONENT_BITS)
+    e = exponent.astype(_type_like(x)) - _select(tiny, math.log2(_LARGE), 0.0)
+    f = once(_float_of(bits - (exponent << _i32(_EXPONENT_BITS))) - _f32(1.0))
+    finite = f * f * _polynomial(f, _LOG) + e * _f32(_LOG_2[1]) + f + e * _f32(_LOG_2[0])
     special = _select(x < 0.0, math.nan, _select(x <= 0.0, -math.inf, x))  # infinity, or no number
     return _select(tirx.all(x > 0.0, x < math.inf), finite, special)
 
 
-def _sigmoid(x: Any) -> Any:
-    return _f32(1.0) / (_f32(1.0) + _of(_within(-x, -_MODERATE, _MODERATE), _power))
+def _sigmoid(x: Any, once: Once) -> Any:
+    return _f32(1.0) / (_f32(1.0) + _power(once(_within(-x, -_MODERATE, _MODERATE)), once))
 
 
-def _tanh(x: Any) -> Any:
+def _tanh(x: Any, once: Once) -> Any:
     """Near 0 a polynomial, since a difference of nearly equal numbers has few digits."""
-    near = _of(x * x, lambda s: x * (s * _polynomial(s, _TANH) + _f32(1.0)))
-    twice = _within(_f32(2.0) * tirx.abs(x), 0.0, _MODERATE)
-    far = _f32(1.0) - _f32(2.0) / (_of(twice, _power) + _f32(1.0))
+    square = once(x * x)
+    near = x * (square * _polynomial(square, _TANH) + _f32(1.0))
+    twice = once(_within(_f32(2.0) * tirx.abs(x), 0.0, _MODERATE))
+    far = _f32(1.0) - _f32(2.0) / (_power(twice, once) + _f32(1.0))
     return _select(tirx.abs(x) < _TANH_NEAR, near, _with_sign_of(x, far))
 
 
-def _erf(x: Any) -> Any:
+def _erf(x: Any, once: Once) -> Any:
     """Near 0 a polynomial; from there on ``1 - exp(-p)``, where ``p`` is one."""
-    near = _of(x * x, lambda s: x * _polynomial(s, _ERF_NEAR))
-    distance = _within(tirx.abs(x), 0.0, _ERF_IS_ONE)
-    far = _f32(1.0) - _of(_of(distance, lambda t: -_polynomial(t, _ERF_FAR)), _power)
+    near = x * _polynomial(once(x * x), _ERF_NEAR)
+    distance = once(_within(tirx.abs(x), 0.0, _ERF_IS_ONE))
+    far = _f32(1.0) - _power(once(-_polynomial(distance, _ERF_FAR)), once)
     return _select(tirx.abs(x) < 1.0, near, _with_sign_of(x, far))
 
 
-def _tanh_of_double(x: Any) -> Any:
+def _tanh_of_double(x: Any, once: Once) -> Any:
     """``-m / (2 + m)``, where ``m = exp(-2|x|) - 1``."""
     two = _like(x, 2.0)
-    return _of(_expm1(-two * tirx.abs(x)), lambda m: _signed(x, -m / (two + m)))
+    m = once(_expm1(once(-two * tirx.abs(x)), once))
+    return _signed(x, once(-m / (two + m)))
 
 
-def _atanh(x: Any) -> Any:
+def _atanh(x: Any, once: Once) -> Any:
     """Half of ``log(1 + 2|x| / (1 - |x|))``."""
     one, two = _like(x, 1.0), _like(x, 2.0)
-    z = two * tirx.abs(x) / (one - tirx.abs(x))
-    return _of(_log1p(z), lambda y: _signed(x, _like(x, 0.5) * y))
+    logarithm = _log1p(once(two * tirx.abs(x) / (one - tirx.abs(x))), once)
+    return _signed(x, once(_like(x, 0.5) * logarithm))
 
 
-def _expm1(x: Any) -> Any:
+def _expm1(x: Any, once: Once) -> Any:
     """``exp(x) - 1`` for ``x <= 0``: ``(u - 1) x / log(u)``, where ``u = exp(x)``, has the errors of ``u`` twice."""
-    one = _like(x, 1.0)
-
-    def made(y: Any) -> Any:
-        def of_power(u: Any) -> Any:
-            quotient = (u - one) * y / tirx.log(u)
-            return tirx.Select(u == one, y, tirx.Select(u < _like(x, 1e-20), -one, quotient))
-
-        return _of(tirx.exp(y), of_power)
-
-    return _of(x, made)
+    one, u = _like(x, 1.0), once(tirx.exp(x))
+    quotient = (u - one) * x / tirx.log(u)
+    return tirx.Select(u == one, x, tirx.Select(u < _like(x, 1e-20), -one, quotient))
 
 
-def _log1p(x: Any) -> Any:
+def _log1p(x: Any, once: Once) -> Any:
     """``log(1 + x)`` as ``log(u) x / (u - 1)``, where ``u = 1 + x`` is rounded."""
     one = _like(x, 1.0)
-
-    def made(z: Any) -> Any:
-        def of_sum(u: Any) -> Any:
-            log = _log(u) if str(u.ty.dtype) == _DTYPE else tirx.log(u)
-            near = _of(log, lambda y: tirx.Select(u < _like(x, math.inf), y * z / (u - one), y))
-            return tirx.Select(u == one, z, near)
-
-        return _of(one + z, of_sum)
-
-    return _of(x, made)
+    u = once(one + x)
+    logarithm = once(_log(u, once) if _element_of(u) == _DTYPE else tirx.log(u))
+    near = tirx.Select(u < _like(x, math.inf), logarithm * x / (u - one), logarithm)
+    return tirx.Select(u == one, x, near)
 
 
 def _signed(x: Any, positive: Any) -> Any:
@@ -208,7 +262,7 @@ def _like(x: Any, number: float) -> Any:
 
 def _with_sign_of(x: Any, positive: Any) -> Any:
     sign = _bits(x) & _i32(-(2**31))
-    return tirx.reinterpret(_DTYPE, _bits(positive) | sign)
+    return _float_of(_bits(positive) | sign)
 
 
 def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
@@ -220,11 +274,25 @@ def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
 
 
 def _power_of_two(n: Any) -> Any:
-    return tirx.reinterpret(_DTYPE, (n + _i32(_EXPONENT_OF_ONE)) << _i32(_EXPONENT_BITS))
+    return _float_of((n + _i32(_EXPONENT_OF_ONE)) << _i32(_EXPONENT_BITS))
 
 
 def _bits(x: Any) -> Any:
-    return tirx.reinterpret("int32", x)
+    return tirx.reinterpret(_type_like(x, "int32"), x)
+
+
+def _float_of(bits: Any) -> Any:
+    return tirx.reinterpret(_type_like(bits), bits)
+
+
+def _element_of(x: Any) -> str:
+    return str(x.ty.dtype).partition("x")[0]
+
+
+def _type_like(x: Any, element: str = _DTYPE) -> str:
+    """Return the type of vectors with as many lanes as another value has."""
+    _, of, lanes = str(x.ty.dtype).partition("x")
+    return f"{element}{of}{lanes}"
 
 
 def _bits_of(number: float) -> Any:
@@ -237,11 +305,8 @@ def _within(x: Any, low: float, high: float) -> Any:
 
 def _select(condition: Any, yes: Any, no: Any) -> Any:
     """Select one of two computed values. Unlike a minimum, the result for NaN is defined."""
-    return tirx.Select(condition, _as_f32(yes), _as_f32(no))
-
-
-def _as_f32(value: Any) -> Any:
-    return _f32(value) if isinstance(value, float) else value
+    kind = _type_like(condition)
+    return tirx.Select(condition, *(tirx.const(each, kind) if isinstance(each, float) else each for each in (yes, no)))
 
 
 def _f32(number: float) -> Any:
@@ -252,14 +317,17 @@ def _i32(number: int) -> Any:
     return tirx.const(number, "int32")
 
 
-_FUNCTIONS: dict[str, dict[str, Callable[[Any], Any]]] = {
-    "float32": {
-        "tirx.atanh": _atanh,
-        "tirx.erf": _erf,
-        "tirx.exp": _exp,
-        "tirx.log": _log,
-        "tirx.sigmoid": _sigmoid,
-        "tirx.tanh": _tanh,
-    },
-    "float64": {"tirx.atanh": _atanh, "tirx.tanh": _tanh_of_double},
+_FUNCTIONS: Mapping[str, Mapping[str, Body]] = {
+    "tirx.atanh": {"float32": _atanh, "float64": _atanh},
+    "tirx.erf": {"float32": _erf},
+    "tirx.exp": {"float32": _exp},
+    "tirx.log": {"float32": _log},
+    "tirx.sigmoid": {"float32": _sigmoid},
+    "tirx.tanh": {"float32": _tanh, "float64": _tanh_of_double},
 }
+"""How each function is written out, by element type."""
+_OF_NUMBERS = ("tirx.atanh", "tirx.erf")
+"""Those that TVM does not take for functions of vectors, so that loops of vectors would become loops of numbers before."""
+
+for _name in _OF_NUMBERS:
+    ir.register_op_attr(_name, "TVectorizable", True)

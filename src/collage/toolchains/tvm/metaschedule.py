@@ -20,7 +20,7 @@ from tvm.s_tir import meta_schedule
 
 from collage._errors import CompileError
 from collage.toolchains._contract import TuningSession
-from collage.toolchains.tvm.math_functions import as_arithmetic
+from collage.toolchains.tvm.pipeline import loops_pipeline
 from collage.toolchains.tvm.row_schedules import Rows
 from collage.toolchains.tvm.tile_schedules import Cautious, tiled_otherwise
 
@@ -139,7 +139,7 @@ def apply_records(records: Mapping[str, str], target: Any) -> Any:
 
 
 def _built(schedule: Any, target: Any) -> Any:
-    built = tvm.compile(as_arithmetic()(schedule.mod), target=target)
+    built = tvm.compile(schedule.mod, target=target, tir_pipeline=loops_pipeline())
     return (built.jit() if hasattr(built, "jit") else built)["main"]
 
 

@@ -81,23 +81,15 @@ class Nest:
     def finish(self, output: Any, value: Any, where: Sequence[Any]) -> None:
         """Store what the blocks after the sum compute from one of its outputs.
 
-        Results of calls, such as exponentials, are stored there too, and read again. They will hold a ``Let``, which TVM refuses
-        in a variable. TVM simplifies calls in each other for minutes, and fails where it then knows more than before.
-
         Args:
             output: The function's output.
             value: An output of the sum.
             where: Its place.
         """
-        known, is_stored = [(self.anchor.body.buffer, build.bind(value))], False
+        known = [(self.anchor.body.buffer, build.bind(value))]
         for block in self.followers:
-            made = self._computed(block, known, where)
-            if is_stored := bool(all_of(made, ir.Call)):
-                build.buffer_store(output, made, where)
-                made = output[*where]
-            known.append((block.body.buffer, build.bind(made)))
-        if not is_stored:
-            build.buffer_store(output, known[-1][1], where)
+            known.append((block.body.buffer, build.bind(self._computed(block, known, where))))
+        build.buffer_store(output, known[-1][1], where)
 
     def _computed(self, block: Any, known: Sequence[tuple[Any, Any]], where: Sequence[Any]) -> Any:
         """Return what a block computes at a place from earlier results, of which each is known."""

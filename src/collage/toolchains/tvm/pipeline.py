@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collage.toolchains.tvm.profiler import Call
 
-__all__ = ["front", "noting_lent_outputs", "pipeline"]
+__all__ = ["front", "loops_pipeline", "noting_lent_outputs", "pipeline"]
+
+_LOOPS = "loops of Collage"
 
 
 def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
@@ -78,7 +80,6 @@ def pipeline(
     from tvm.relax.backend import cpu_generic
     from tvm.s_tir import dlight
 
-    from collage.toolchains.tvm.math_functions import as_arithmetic
     from collage.toolchains.tvm.profiler import noting_calls
     from collage.toolchains.tvm.row_schedules import Rows
     from collage.toolchains.tvm.tile_schedules import Cautious, Reductions, RegisterTiles
@@ -88,7 +89,6 @@ def pipeline(
             front(target, channels_last=channels_last, winograd=winograd),
             *tuned,
             dlight.ApplyDefaultSchedule(*map(Cautious, (Rows(), RegisterTiles(), Reductions()))),
-            as_arithmetic(),
             tvm.relax.transform.RewriteDataflowReshape(),  # What becomes a view is not called.
             noting_calls(calls),
             *cpu_generic.pipeline.dataflow_lower_passes(target),
@@ -96,6 +96,21 @@ def pipeline(
             *cpu_generic.finalize_passes(target),
         ]
     )
+
+
+def loops_pipeline() -> str:
+    """Return the name of the pipeline from loops to code: TVM's own, with elementary functions written out at its end."""
+    import tvm
+    from tvm.tirx import compilation_pipeline
+
+    from collage.toolchains.tvm.math_functions import as_arithmetic
+
+    def made() -> Any:
+        passes, finalize_host, finalize_device = compilation_pipeline.get_tir_pipeline("s_tir")
+        return passes, lambda: tvm.transform.Sequential([as_arithmetic(), finalize_host()]), finalize_device
+
+    compilation_pipeline.register_tir_pipeline(_LOOPS, made)
+    return _LOOPS
 
 
 def noting_lent_outputs(lent: list[int]) -> Any:
