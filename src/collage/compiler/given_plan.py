@@ -9,8 +9,8 @@ from collage.compiler.accuracy_budget import is_reduced, judge_plan
 from collage.compiler.lab import Lab
 from collage.compiler.objective import choose_finals
 from collage.compiler.planned import plan_of_file
-from collage.compiler.problem import Problem
 from collage.compiler.result_store import CompileResult, search_facts
+from collage.compiler.survey import Survey
 from collage.compiler.tried import record_of_trials
 from collage.frontend import model_digest
 from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport, FusionSpec, UnionFusionRule
@@ -51,14 +51,18 @@ def given_plan(lab: Lab) -> CompileResult:
     return replace(result, tried=record_of_trials(lab, finals, has_costs=True))
 
 
-def earlier_candidates(problem: Problem) -> CandidateKernelIndex | None:
+def earlier_candidates(survey: Survey) -> CandidateKernelIndex | None:
     """Return the kernels of the plan that an earlier part of this compilation has; None if there is none, or it does not fit."""
+    problem = survey.problem
     if problem.part.plan is None:
         return None
     try:
-        return CandidateKernelIndex(_candidates_of(plan_of_file(problem, problem.part.plan, "")))
+        plan = plan_of_file(problem, problem.part.plan, "")
     except UsageError:
         return None
+    # Variants, such as tuned kernels, have to be found again.
+    is_usual = {kernel.target for kernel in plan.kernels} <= {*survey.usable, HOST_TARGET}
+    return CandidateKernelIndex(_candidates_of(plan)) if is_usual else None
 
 
 def _candidates_of(plan: Plan) -> list[CandidateKernel]:

@@ -270,7 +270,7 @@ def _plan(lab: Lab, told: Progress) -> CompileResult:
     survey, session, problem, fusion = lab.survey, lab.session, lab.problem, FusionReport()
     told.enter("search")
     session.say("collecting candidate kernels")
-    if (candidates := earlier_candidates(problem)) is None:
+    if (candidates := earlier_candidates(survey)) is None:
         specs = gather_specs(survey)
         sensitive = problem.choices.within(around_sensitive(survey, specs))
         candidates = CandidateKernelIndex([*collect(problem, specs, fusion), *sensitive])

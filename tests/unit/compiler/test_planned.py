@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from tests.unit.runtime.test_control_flow import counting_loop
@@ -66,18 +66,28 @@ def test_kernels_of_a_body_are_put_in_an_order_in_which_they_run(problem: Proble
     assert body.kernels[0].sub_graph.inside.first == 0
 
 
+@dataclass(frozen=True)
+class _Surveyed:
+    """What candidates of an earlier part need of a survey."""
+
+    problem: Problem
+    usable: tuple[Target, ...]
+
+
 def test_the_kernels_of_an_earlier_part_are_candidates_if_they_fit(problem: Problem) -> None:
-    def candidates(plan: PlanFile | None) -> list[tuple[str, tuple[str, ...]]] | None:
-        index = earlier_candidates(replace(problem, part=Part(plan=plan)))
+    def candidates(plan: PlanFile | None, *usable: str) -> list[tuple[str, tuple[str, ...]]] | None:
+        survey = _Surveyed(replace(problem, part=Part(plan=plan)), tuple(map(Target.parse, usable)))
+        index = earlier_candidates(survey)  # type: ignore[arg-type]
         return (
             None if index is None else [(str(c.target), tuple(str(n.name) for n in c.sub_graph.nodes)) for c in index]
         )
 
     there = PlanFile((PlanFileKernel(LEFT, ("scale",)), PlanFileKernel(RIGHT, ("loop",))))
-    assert candidates(there) == [(LEFT, ("scale",)), (RIGHT, ("loop",))]
-    assert candidates(None) is None
-    assert candidates(PlanFile(())) is None
-    assert candidates(PlanFile((PlanFileKernel(LEFT, ("scale", "another")),))) is None
+    assert candidates(there, LEFT, RIGHT) == [(LEFT, ("scale",)), (RIGHT, ("loop",))]
+    assert candidates(there, LEFT) is None
+    assert candidates(None, LEFT, RIGHT) is None
+    assert candidates(PlanFile(()), LEFT, RIGHT) is None
+    assert candidates(PlanFile((PlanFileKernel(LEFT, ("scale", "another")),)), LEFT, RIGHT) is None
 
 
 @pytest.mark.parametrize(
