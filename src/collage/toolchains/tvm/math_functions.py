@@ -325,9 +325,9 @@ _FUNCTIONS: Mapping[str, Mapping[str, Body]] = {
     "tirx.sigmoid": {"float32": _sigmoid},
     "tirx.tanh": {"float32": _tanh, "float64": _tanh_of_double},
 }
-"""How each function is written out, by element type."""
+"""Bodies of functions, by element type."""
 _OF_NUMBERS = ("tirx.atanh", "tirx.erf")
-"""Those that TVM does not take for functions of vectors, so that loops of vectors would become loops of numbers before."""
+"""Functions that TVM does not take for functions of vectors: it would make loops of numbers before this pass."""
 
 for _name in _OF_NUMBERS:
     ir.register_op_attr(_name, "TVectorizable", True)
