@@ -72,8 +72,8 @@ def compile_specialised(
     """Compile a model for all lengths, and for each set of lengths that this compilation timed it at.
 
     The plan for all lengths has half of the user's budgets of time and kernels, if there are any. All others share the other
-    half. They are left out as far as there is no time for them. All others share one search, too, which is that of the largest
-    inputs: a border between kernels costs as much at any length, so a mix that gains nothing there hardly gains at others.
+    half, and are left out as far as there is no time for them. They share one search, too: that of the largest inputs. A border
+    between kernels costs as much at any length, so a mix that gains nothing there hardly gains at others.
 
     Args:
         compile_one: Compiles the model with some options, as a part of this compilation.
@@ -98,8 +98,11 @@ def compile_specialised(
                 rows[number] = SpecialisedRow(lengths, reason="the time budget left no time for it")
                 continue
             inputs = {name: value for name, value in options.inputs.items() if _has(value, shapes.get(name))}
+            present, part = part, replace(part, budget=share / 2, search=share)
             try:
-                found = compile_one(replace(options, dims={}, fixed={**options.fixed, **lengths}, inputs=inputs), part)
+                found = compile_one(
+                    replace(options, dims={}, fixed={**options.fixed, **lengths}, inputs=inputs), present
+                )
             except CollageError as error:
                 rows[number] = SpecialisedRow(lengths, reason=" ".join(str(error).split())[:400])
                 continue
@@ -111,7 +114,7 @@ def compile_specialised(
                 kept[number] = found
             if _is_interrupted(found):
                 break
-            part = replace(part, budget=share / 2, search=share, plan=part.plan or _plan_of(found))
+            part = replace(part, plan=part.plan or _plan_of(found))
     search = replace(general.report.search, wall_s=time.monotonic() - began)
     report = replace(general.report, search=search, specialised=_by_number(rows))
     general.add_plans(_by_number(kept), report)

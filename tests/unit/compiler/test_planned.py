@@ -68,7 +68,7 @@ def test_kernels_of_a_body_are_put_in_an_order_in_which_they_run(problem: Proble
 
 @dataclass(frozen=True)
 class _Surveyed:
-    """What candidates of an earlier part need of a survey."""
+    """The part of a survey that candidates of an earlier part need."""
 
     problem: Problem
     usable: tuple[Target, ...]
@@ -78,9 +78,8 @@ def test_the_kernels_of_an_earlier_part_are_candidates_if_they_fit(problem: Prob
     def candidates(plan: PlanFile | None, *usable: str) -> list[tuple[str, tuple[str, ...]]] | None:
         survey = _Surveyed(replace(problem, part=Part(plan=plan)), tuple(map(Target.parse, usable)))
         index = earlier_candidates(survey)  # type: ignore[arg-type]
-        return (
-            None if index is None else [(str(c.target), tuple(str(n.name) for n in c.sub_graph.nodes)) for c in index]
-        )
+        found = [(str(c.target), tuple(str(node.name) for node in c.sub_graph.nodes)) for c in index or ()]
+        return None if index is None else found
 
     there = PlanFile((PlanFileKernel(LEFT, ("scale",)), PlanFileKernel(RIGHT, ("loop",))))
     assert candidates(there, LEFT, RIGHT) == [(LEFT, ("scale",)), (RIGHT, ("loop",))]

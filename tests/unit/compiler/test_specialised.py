@@ -100,8 +100,8 @@ def test_each_set_of_lengths_is_compared_with_the_plan_for_all_and_may_fail(tmp_
     assert not any(each.fixed and each.dims for each in asked)
     # The user's own options, as reports and warnings state them; a part has a share of the limits.
     assert all(each.time_budget_s == 90.0 for each in asked)
-    # The first that is compiled searches for all others.
-    assert [(part.budget, part.search) for part in parts] == [(0.5, 1.0), *[(0.2, 1.0)] * 2, *[(0.1, 0.2)] * 2]
+    # The first set searches for all others, and all shares are one.
+    assert [(part.budget, part.search) for part in parts] == [(0.5, 1.0), (0.2, 1.0), *[(0.1, 0.2)] * 3]
     assert parts[0].rival is None and len({part.rival for part in parts[1:]}) == 1
     assert [None if part.plan is None else part.plan.targets for part in parts] == [None] * 3 + [("llvm",)] * 2
     kept, slower, unknown, failed = executable.report.specialised

@@ -18,7 +18,7 @@ from collage.toolchains import Availability, Compiled, CompileError, LoadOptions
 from collage.toolchains.sdk.libraries import path_to_load
 from collage.toolchains.sdk.model_files import check_options, kernel_name, one_line
 from collage.toolchains.tvm.kernels import LEVELS, import_kernel, link, machine_facts
-from collage.toolchains.tvm.pipeline import noting_lent_outputs
+from collage.toolchains.tvm.pipeline import named_pipeline, noting_lent_outputs
 from collage.toolchains.tvm.toolchain import TvmToolchain
 from collage_cuda import cuda_support
 
@@ -176,25 +176,13 @@ def generate(module: Any, target: Target) -> tuple[Any, Sequence[int]]:
                 noting_lent_outputs(lent),
                 *pipeline.finalize_passes(goal),
             ]
+            loops = named_pipeline("collage.cuda", device_last=[_extremes_keep_nan()])
             built = tvm.compile(
-                module, target=goal, relax_pipeline=tvm.transform.Sequential(passes), tir_pipeline=_loops_pipeline()
+                module, target=goal, relax_pipeline=tvm.transform.Sequential(passes), tir_pipeline=loops
             )
     except Exception as error:
         raise CompileError(f"tvm: {one_line(error)}") from error
     return built, lent
-
-
-def _loops_pipeline() -> str:
-    """The name of TVM's default pipeline of loops, with extremes that keep NaN."""
-    import tvm
-
-    def made() -> tuple[Any, Any, Any]:
-        loops, host, device = tvm.tirx.get_tir_pipeline("default")
-        return loops, host, lambda: tvm.transform.Sequential([device(), _extremes_keep_nan()])
-
-    name = "collage.cuda"
-    tvm.tirx.compilation_pipeline.register_tir_pipeline(name, made)
-    return name
 
 
 def _extremes_keep_nan() -> Any:

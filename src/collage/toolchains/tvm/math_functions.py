@@ -20,7 +20,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
-__all__ = ["as_arithmetic"]
+__all__ = ["as_arithmetic", "as_functions_of_vectors"]
 
 Once = Callable[[Any], Any]
 """Computes a value once, and returns what reads it."""
@@ -75,6 +75,19 @@ _ERF_FAR = (
 )
 
 
+def as_functions_of_vectors() -> Any:
+    """The pass that calls own operators for functions of which TVM has none of vectors: it would make loops of numbers."""
+
+    def named(call: Any) -> Any:
+        is_own = _body_of(call) is not None and call.op.name in _OF_NUMBERS
+        return ir.Call(_OF_NUMBERS[call.op.name], call.args, ret_ty=call.ty) if is_own else call
+
+    def name_all(module: Any, _: Any) -> Any:
+        return _with_bodies(module, lambda body: _mapped(body, named))
+
+    return tvm.transform.module_pass(name_all, opt_level=0, name="ElementaryFunctionsOfVectors")
+
+
 def as_arithmetic() -> Any:
     """The pass that writes the functions out, in loops whose vectors are made and which nothing simplifies any more.
 
@@ -83,14 +96,19 @@ def as_arithmetic() -> Any:
     """
 
     def write_out(module: Any, _: Any) -> Any:
-        made = module.clone()
-        for name, function in module.functions.items():
-            if isinstance(function, tirx.PrimFunc):
-                body = tvm_ffi.structural_map(function.body, [(tirx.BufferStore, _apart), (tirx.Bind, _apart)])
-                made.update_func(name, function.with_body(body))
-        return made
+        steps = [(tirx.BufferStore, _apart), (tirx.Bind, _apart)]
+        return _with_bodies(module, lambda body: tvm_ffi.structural_map(body, steps))
 
     return tvm.transform.module_pass(write_out, opt_level=0, name="ElementaryFunctionsAsArithmetic")
+
+
+def _with_bodies(module: Any, change: Callable[[Any], Any]) -> Any:
+    """A module with the bodies of its loops changed."""
+    made = module.clone()
+    for name, function in module.functions.items():
+        if isinstance(function, tirx.PrimFunc):
+            made.update_func(name, function.with_body(change(function.body)))
+    return made
 
 
 def _apart(statement: Any) -> Any:
@@ -113,7 +131,7 @@ def _without_functions(body: Any, steps: list[Any]) -> Any:
         return tirx.BufferLoad(place, [0])
 
     # Choices in others are changed with these: what they read may exist under the outer condition only.
-    choices = [choice for choice in _all_of(body, _is_choice) if _all_of(choice, _is_function)]
+    choices = [choice for choice in _all_of(body, _is_choice) if _all_of(choice, _body_of)]
     inner = [each for choice in choices for branch in choice.args for each in _all_of(branch, _is_choice)]
     outer = [choice for choice in choices if not any(choice.same_as(each) for each in inner)]
 
@@ -137,7 +155,7 @@ def _place(value: Any, steps: list[Any]) -> Any:
     return place
 
 
-def _all_of(body: Any, is_wanted: Callable[[Any], bool]) -> list[Any]:
+def _all_of(body: Any, is_wanted: Callable[[Any], Any]) -> list[Any]:
     found = list[Any]()
     tvm_ffi.structural_walk(body, (ir.Call, lambda call: found.append(call) if is_wanted(call) else None))
     return found
@@ -148,28 +166,19 @@ def _is_choice(call: Any) -> bool:
     return isinstance(call.op, ir.Op) and call.op.name == "prim.if_then_else"
 
 
-def _is_function(call: Any) -> bool:
-    return isinstance(call.op, ir.Op) and call.op.name in _FUNCTIONS
-
-
 def _mapped(body: Any, change: Callable[[Any], Any]) -> Any:
     return tvm_ffi.structural_map(body, (ir.Call, change))
 
 
 def _written_out(call: Any, once: Once) -> Any:
-    bodies = _FUNCTIONS.get(call.op.name, {}) if isinstance(call.op, ir.Op) else {}
-    if not bodies:
-        return call
-    if (body := bodies.get(_element_of(call))) is not None:
-        return body(once(call.args[0]), once)
-    return _lane_by_lane(call) if call.op.name in _OF_NUMBERS and call.ty.dtype.lanes > 1 else call
+    body = _body_of(call)
+    return call if body is None else body(once(call.args[0]), once)
 
 
-def _lane_by_lane(call: Any) -> Any:
-    """A function of each lane of a vector, for which the C library has none of vectors."""
-    lanes = range(call.ty.dtype.lanes)
-    made = [ir.Call(call.op, [tirx.Shuffle(call.args, [lane])], ret_ty=_element_of(call)) for lane in lanes]
-    return tirx.Shuffle(made, list(lanes))
+def _body_of(call: Any) -> Body | None:
+    """The body of the function that is called; None if the call stays."""
+    bodies = _FUNCTIONS.get(call.op.name.replace(_OWN, "tirx.")) if isinstance(call.op, ir.Op) else None
+    return None if bodies is None else bodies.get(_element_of(call))
 
 
 def _exp(x: Any, once: Once) -> Any:
@@ -326,8 +335,17 @@ _FUNCTIONS: Mapping[str, Mapping[str, Body]] = {
     "tirx.tanh": {"float32": _tanh, "float64": _tanh_of_double},
 }
 """Bodies of functions, by element type."""
-_OF_NUMBERS = ("tirx.atanh", "tirx.erf")
-"""Functions that TVM does not take for functions of vectors: it would make loops of numbers before this pass."""
 
-for _name in _OF_NUMBERS:
-    ir.register_op_attr(_name, "TVectorizable", True)
+
+def _own_operator(name: str) -> Any:
+    """A pure operator that vectors may be given to."""
+    tvm.get_global_func("ir.RegisterOp")(name, "A function that is written out when vectors are made.")
+    ir.register_op_attr(name, "TVectorizable", True)
+    ir.register_op_attr(name, "TCallEffectKind", _PURE)
+    return ir.Op.get(name)
+
+
+_PURE = 1
+_OWN = "collage."
+_OF_NUMBERS = {f"tirx.{name}": _own_operator(f"{_OWN}{name}") for name in ("atanh", "erf")}
+"""Own operators in place of TVM's."""

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collage.toolchains.tvm.profiler import Call
 
-__all__ = ["front", "loops_pipeline", "noting_lent_outputs", "pipeline"]
-
-_LOOPS = "loops of Collage"
+__all__ = ["front", "loops_pipeline", "named_pipeline", "noting_lent_outputs", "pipeline"]
 
 
 def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
@@ -100,17 +98,35 @@ def pipeline(
 
 def loops_pipeline() -> str:
     """Return the name of the pipeline from loops to code: TVM's own, with elementary functions written out at its end."""
+    from collage.toolchains.tvm.math_functions import as_arithmetic, as_functions_of_vectors
+
+    return named_pipeline("collage", first=[as_functions_of_vectors()], host_first=[as_arithmetic()])
+
+
+def named_pipeline(
+    name: str, *, first: Sequence[Any] = (), host_first: Sequence[Any] = (), device_last: Sequence[Any] = ()
+) -> str:
+    """Register TVM's own pipeline from loops to code with further passes. Return its name, since TVM takes names only.
+
+    Args:
+        name: The name.
+        first: Passes before all others.
+        host_first: Passes before the final ones of functions for the processor.
+        device_last: Passes after the final ones of functions for other devices.
+    """
     import tvm
-    from tvm.tirx import compilation_pipeline
 
-    from collage.toolchains.tvm.math_functions import as_arithmetic
+    def made() -> tuple[Any, Any, Any]:
+        loops, host, device = tvm.tirx.get_tir_pipeline("default")
+        in_order = tvm.transform.Sequential
+        return (
+            in_order([*first, loops]),
+            lambda: in_order([*host_first, host()]),
+            lambda: in_order([device(), *device_last]),
+        )
 
-    def made() -> Any:
-        passes, finalize_host, finalize_device = compilation_pipeline.get_tir_pipeline("s_tir")
-        return passes, lambda: tvm.transform.Sequential([as_arithmetic(), finalize_host()]), finalize_device
-
-    compilation_pipeline.register_tir_pipeline(_LOOPS, made)
-    return _LOOPS
+    tvm.tirx.compilation_pipeline.register_tir_pipeline(name, made)
+    return name
 
 
 def noting_lent_outputs(lent: list[int]) -> Any:

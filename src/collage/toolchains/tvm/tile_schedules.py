@@ -1,7 +1,7 @@
 """Schedules for TVM's loops on CPUs: a tile in vector registers, and threads over the tiles.
 
 A rule of the kind that ``tvm.s_tir.dlight`` applies to each function: a simple hand-written schedule. Before it
-comes that of ``_tvm_rows``, after it TVM's own for reductions, where that is sound. Functions that no rule fits keep
+comes that of ``row_schedules``, after it TVM's own for reductions, where that is sound. Functions that no rule fits keep
 TVM's own loops.
 """
 
