@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.toolchain.least_profile import least_seconds
 
 from collage.target import Target
 from collage.toolchains.tvm.toolchain import TvmToolchain
@@ -37,7 +38,7 @@ def profile_of(model: ir.Model, shape: Sequence[int], folder: Path) -> Mapping[i
     toolchain = TvmToolchain()
     compiled = toolchain.compile(model, TARGET, folder)
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    return toolchain.profile(compiled, TARGET, folder, [x], 5)
+    return least_seconds(toolchain, compiled, TARGET, folder, [x])
 
 
 def convolution(x: str, y: str, weight: str) -> onnx.NodeProto:
