@@ -133,7 +133,8 @@ def run_leg(paths: dict[str, str], inputs: Path, rounds: int, medians: dict[str,
 
 
 def start(tool: str, path: str, inputs: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks._independent", tool, path, str(inputs)]
+    # Several artefacts have names such as "collage, fixed".
+    command = [sys.executable, "-m", "benchmarks._independent", tool.partition(",")[0], path, str(inputs)]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     return subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
 

@@ -55,7 +55,7 @@ from collage.compiler.refusals import (
 from collage.compiler.remembered import recalled
 from collage.compiler.report import compile_report
 from collage.compiler.result_store import CompileResult, ResultStore
-from collage.compiler.specialised import compile_specialised, is_specialised
+from collage.compiler.specialised import add_plan, compile_specialised, is_specialised
 from collage.compiler.survey import Survey
 from collage.compiler.tried import record_of_plan, record_of_trials
 from collage.compiler.variants import with_one_thread, with_variants
@@ -66,6 +66,7 @@ from collage.fusion import CandidateKernelIndex, FusionReport
 from collage.measure.estimator import CostEstimator
 from collage.option_keywords import OptionKeywords
 from collage.options import CompileOptions, compile_options
+from collage.report import SpecialisedRow
 from collage.runtime import Executable, Recipe, write_condensed
 from collage.status import Status
 from collage.system.progress import Progress, ProgressEvent, is_notebook, shown
@@ -74,7 +75,7 @@ from collage.target import Target, TargetLike
 from collage.toolchains import Registry, registry
 from collage.workers.worker import Worker
 
-__all__ = ["CompileOptions", "compile", "find_plan", "settle"]
+__all__ = ["CompileOptions", "compile", "find_plan", "settle", "specialise"]
 
 Say = Callable[[str], None]
 
@@ -154,6 +155,39 @@ def compile(
         if batch is not None:
             return compile_batched(again, options, source, batch, told)
         return compile_specialised(again, options, told)
+
+
+def specialise(
+    executable: Executable,
+    shapes: Mapping[str, Sequence[int]],
+    targets: Iterable[TargetLike] | None = None,
+    *,
+    options: CompileOptions | Mapping[str, Any] | None = None,
+) -> SpecialisedRow:
+    """Add a plan for a set of lengths to an executable, if it is faster there beyond doubt.
+
+    Args:
+        executable: The executable, whose report gets a row for the set in any case.
+        shapes: The shapes of inputs with these lengths, by name.
+        targets: The menu: targets or aliases. None takes those of ``choose_menu``.
+        options: A ``CompileOptions``, or a dict of its fields.
+
+    Returns:
+        The row of the set.
+
+    Raises:
+        UsageError: An option that makes no sense, or an unknown target.
+    """
+    options, menu = options_and_menu(compile_options(options, {}), targets, registry(), is_estimated=False)
+    model, is_named = executable.workspace / executable.recipe.model_file, targets is not None
+
+    def one(options: CompileOptions, part: Part) -> Executable:
+        told = Progress(None, _PHASES, options.time_budget_s)
+        return _compile_one(
+            model, menu, options, told, None, part, estimator=None, toolchains=registry(), is_named=is_named
+        )
+
+    return add_plan(one, executable, shapes, options)
 
 
 def _kill_all(workers: Mapping[str, Worker]) -> None:

@@ -26,7 +26,7 @@ from collage.report import SpecialisedRow
 from collage.runtime import Executable, Port
 from collage.system.scratch import scratch
 
-__all__ = ["compile_specialised", "is_specialised"]
+__all__ = ["add_plan", "compile_specialised", "is_specialised"]
 
 T = TypeVar("T")
 
@@ -100,16 +100,12 @@ def compile_specialised(
             inputs = {name: value for name, value in options.inputs.items() if _has(value, shapes.get(name))}
             present, part = part, replace(part, budget=share / 2, search=share)
             try:
-                found = compile_one(
-                    replace(options, dims={}, fixed={**options.fixed, **lengths}, inputs=inputs), present
-                )
-            except CollageError as error:
-                rows[number] = SpecialisedRow(lengths, reason=" ".join(str(error).split())[:400])
-                continue
+                rows[number], found = _compiled_for(compile_one, replace(options, inputs=inputs), lengths, present)
             except KeyboardInterrupt:
                 say("interrupted: continuing with the plans so far")
                 break
-            rows[number] = _row(lengths, found)
+            if found is None:
+                continue
             if rows[number].is_kept:
                 kept[number] = found
             if _is_interrupted(found):
@@ -119,6 +115,48 @@ def compile_specialised(
     report = replace(general.report, search=search, specialised=_by_number(rows))
     general.add_plans(_by_number(kept), report)
     return general
+
+
+def add_plan(
+    compile_one: Callable[[CompileOptions, Part], Executable],
+    executable: Executable,
+    shapes: Mapping[str, Sequence[int]],
+    options: CompileOptions,
+) -> SpecialisedRow:
+    """Add a plan for one more set of lengths to an executable, if it is faster than the executable there beyond doubt.
+
+    Args:
+        compile_one: Compiles the model of the executable with some options, as a part of its compilation.
+        executable: The executable, whose report gets a row.
+        shapes: The shapes of inputs with these lengths.
+        options: The options of the user, whose inputs have these shapes, if there are any.
+
+    Returns:
+        The row.
+    """
+    lengths = _lengths(executable.inputs, shapes)
+    with scratch() as folder:
+        row, found = _compiled_for(compile_one, options, lengths, Part(rival=_rival(executable, folder)))
+    report = replace(executable.report, specialised=(*executable.report.specialised, row))
+    kept = [] if found is None or not row.is_kept else [found]
+    for plan in kept:
+        plan.recipe = replace(plan.recipe, model=executable.recipe.model)
+    executable.add_plans(kept, report)
+    return row
+
+
+def _compiled_for(
+    compile_one: Callable[[CompileOptions, Part], Executable],
+    options: CompileOptions,
+    lengths: Mapping[str, int],
+    part: Part,
+) -> tuple[SpecialisedRow, Executable | None]:
+    """Return the row of a set of lengths, and what was compiled for it; None if that failed."""
+    try:
+        found = compile_one(replace(options, dims={}, fixed={**options.fixed, **lengths}), part)
+    except CollageError as error:
+        return SpecialisedRow(lengths, reason=" ".join(str(error).split())[:400]), None
+    return _row(lengths, found), found
 
 
 def _by_number(found: Mapping[int, T]) -> tuple[T, ...]:

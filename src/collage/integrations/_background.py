@@ -13,18 +13,22 @@ import queue
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from collage._errors import UsageError
+from collage._errors import CollageError, UsageError
 from collage.integrations._argument_copies import ArgumentCopies
-from collage.integrations._compiled_graph import CompiledGraph
+from collage.integrations._compiled_graph import CompiledGraph, Variant
 from collage.integrations._graph_file import read_graph, write_graph
+from collage.integrations._torch_graph import PureGraph
+from collage.report import SpecialisedRow
+from collage.runtime import Executable
 from collage.system.codec import from_json
 from collage.system.forks import in_forks
 from collage.system.scratch import make_scratch, remove_scratch
@@ -86,6 +90,7 @@ class CompileRequest:
         mode: Its mode.
         changed: Positions of weights that were changed, once for each change.
         state: The state of PyTorch.
+        specialises: The graph, which is in the cache, gets a plan for the lengths of the arguments.
     """
 
     graph_key: str
@@ -94,6 +99,7 @@ class CompileRequest:
     mode: str | None
     changed: tuple[int, ...]
     state: CallerState
+    specialises: bool = False
 
 
 class Queue:
@@ -218,8 +224,43 @@ class _RequestedGraph(CompiledGraph):
         super().__init__(graph, {**known.options, "cache_dir": known.cache_dir}, known.mode)
         self._graph_key = known.graph_key
         self._changes.update(known.changed)
+        self._specialises = known.specialises
         self.lines: list[str] = []
         self.left: list[str] = []
+
+    def _compile(self, pure: PureGraph, arguments: Sequence[Any], bound: Sequence[int]) -> Variant:
+        variant = super()._compile(pure, arguments, bound)
+        if self._specialises and self._cache is not None and variant.key is not None:
+            lengths = pure.lengths(arguments)
+            try:
+                row = self._specialise(variant.executable, [arguments[i] for i in variant.varying])
+                self._check(pure, variant, arguments, self._computed(pure, variant, arguments))
+                self._cache.keep(variant.key, variant.executable)
+            except CollageError as error:
+                row = SpecialisedRow({}, reason=str(error))
+                variant = super()._compile(pure, arguments, bound)  # Without the plan.
+            gain = row.reason or f"{row.ratio.value if row.ratio else 1.0:.2f} times as fast"
+            self._tell(f"a plan for the lengths {lengths}: {gain}")
+            variant.specialised = (*variant.specialised, lengths)
+            self._note_lengths(variant)
+        return variant
+
+    def _specialise(self, executable: Executable, arguments: Sequence[Any]) -> SpecialisedRow:
+        """Add a plan for the lengths of these arguments if it is faster there."""
+        from collage.compiler.pipeline import specialise  # Late: the compiler takes seconds to import.
+
+        options, shapes, numbers = self._settings["options"], dict[str, Sequence[int]](), dict[str, Any]()
+        for port, value in zip(executable.inputs, arguments, strict=True):
+            if not isinstance(value, torch.Tensor):
+                numbers[port.name] = np.int64(value)
+                continue
+            shapes[port.name] = tuple(value.shape)
+            if not value.is_floating_point() and not value.is_complex():
+                numbers[port.name] = (
+                    value.detach().numpy().copy()
+                )  # Such as positions, for which any number will not do.
+        options = replace(options, inputs={**numbers, **options.inputs})
+        return specialise(executable, shapes, self._settings["targets"], options=options)
 
     def _check_lengths(self, arguments: Any) -> None:
         """Do nothing: the other process has done it."""

@@ -4,6 +4,9 @@ No call waits. A call whose compiled graph is not there yet requests it, and PyT
 compares its results with PyTorch's, and races with PyTorch, all on copies of that call's arguments. It notes the result in the
 cache of graphs. A thread of this process loads it, and compares its results with PyTorch's once more. The key in the cache holds
 the values of the weights. So a graph whose weights were changed meanwhile is not found, and is compiled again.
+
+If the user asks for it, sets of lengths get plans of their own in the same way: as soon as calls with these lengths took as long
+as a compilation does. So plans take at most about as much time as the calls that they are for.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from collage.integrations._argument_copies import ArgumentCopies
 from collage.integrations._background import CallerState, CompileRequest, background
 from collage.integrations._compiled_graph import (
     CHECKED_CALLS,
+    KEPT_LENGTHS,
     MOST_RACES,
     PATIENCE_S,
     CompiledGraph,
@@ -69,11 +73,28 @@ class BackgroundGraph(CompiledGraph):
     def _run(self, arguments: Sequence[Any]) -> list[Any] | None:
         if self._failure is not None:
             raise self._failure
+        began = time.perf_counter()
         try:
-            return super()._run(arguments)
+            results = super()._run(arguments)
         except _NotCompiled:
             self._ask(arguments)
             return None
+        if results is not None and self._settings["specialise"]:
+            self._note_time(arguments, time.perf_counter() - began)
+        return results
+
+    def _note_time(self, arguments: Sequence[Any], seconds: float) -> None:
+        """Ask for a plan for the lengths of this call if such calls took as long as a compilation does."""
+        variant, pure = self._latest, self._pure
+        if variant is None or pure is None or not (lengths := pure.lengths(arguments)):
+            return
+        if lengths in variant.specialised or len(variant.specialised) >= self._settings["specialise"]:
+            return
+        if len(variant.spent_s) >= KEPT_LENGTHS:
+            variant.spent_s.clear()
+        variant.spent_s[lengths] = variant.spent_s.get(lengths, 0.0) + seconds
+        if variant.spent_s[lengths] >= variant.executable.report.search.wall_s:
+            self._ask(arguments, specialises=True)
 
     def _taken_apart(self, arguments: Sequence[Any]) -> PureGraph:
         raise _NotCompiled
@@ -102,8 +123,8 @@ class BackgroundGraph(CompiledGraph):
         is_lasting = self._is_named and not self._changes and self._settings["cache_dir"] is not None
         return self._settings["cache_dir"] if is_lasting else background().folder
 
-    def _ask(self, arguments: Sequence[Any]) -> None:
-        """Have the background learn about such a call, unless it is at work for this graph.
+    def _ask(self, arguments: Sequence[Any], *, specialises: bool = False) -> None:
+        """Have the background learn about such a call, or make a plan for its lengths, unless it is at work for this graph.
 
         Raises:
             ModelError: The graph is not one that can be compiled.
@@ -125,10 +146,16 @@ class BackgroundGraph(CompiledGraph):
         except BaseException:
             self._is_asked = False
             raise
-        background().put(lambda: self._compile_in_background(live, versions, copies, state))
+        background().put(lambda: self._compile_in_background(live, versions, copies, state, specialises=specialises))
 
     def _compile_in_background(
-        self, live: Mapping[int, torch.Tensor], versions: Mapping[int, int], copies: ArgumentCopies, state: CallerState
+        self,
+        live: Mapping[int, torch.Tensor],
+        versions: Mapping[int, int],
+        copies: ArgumentCopies,
+        state: CallerState,
+        *,
+        specialises: bool,
     ) -> None:
         """Learn all about a call, in the thread of the background. No error leaves it."""
         began = time.monotonic()
@@ -141,10 +168,10 @@ class BackgroundGraph(CompiledGraph):
                     self._is_named = text is not None
                     self._graph_key = self._cache.graph_key(text or uuid.uuid4().hex)
                 is_new = self._settings["options"].remeasure and not self._is_compiled_once
-                if not is_new and self._load_cached(live, copies):
+                if not is_new and not specialises and self._load_cached(live, copies):
                     return
-                lines = self._request_compilation(copies, state)
-                if self._failure is None and not self._load_cached(live, copies):
+                lines = self._request_compilation(copies, state, specialises)
+                if self._failure is None and not self._load_cached(live, copies, again=specialises):
                     self._changes.update(i for i, version in versions.items() if live[i]._version != version)
                     self._attempts += 1
                     if self._attempts >= _MOST_ATTEMPTS:
@@ -169,7 +196,7 @@ class BackgroundGraph(CompiledGraph):
             return False
         return True
 
-    def _request_compilation(self, copies: ArgumentCopies, state: CallerState) -> list[str]:
+    def _request_compilation(self, copies: ArgumentCopies, state: CallerState, specialises: bool) -> list[str]:
         """Have the process compile the graph, and return the lines that it told."""
         options, mode = self._given
         plain = dict(portable(options) or {})
@@ -177,7 +204,7 @@ class BackgroundGraph(CompiledGraph):
             plain["remeasure"] = False
         assert self._graph_key is not None
         changed = tuple(self._changes.elements())
-        request = CompileRequest(self._graph_key, str(self._folder), plain, mode, changed, state)
+        request = CompileRequest(self._graph_key, str(self._folder), plain, mode, changed, state, specialises)
         answer = background().compile(request, self._graph, copies)
         self._is_compiled_once = True
         if answer["wrong"]:
@@ -186,14 +213,18 @@ class BackgroundGraph(CompiledGraph):
             self._failure = CollageError(answer["left"][0])
         return list(answer["lines"])
 
-    def _load_cached(self, live: Mapping[int, torch.Tensor], copies: ArgumentCopies) -> bool:
+    def _load_cached(self, live: Mapping[int, torch.Tensor], copies: ArgumentCopies, *, again: bool = False) -> bool:
         """Load what the cache has for such a call, compare its results with PyTorch's, and have calls use it.
+
+        What is loaded already is loaded once more if it changed there (``again``).
 
         Raises:
             WrongAnswer: Results differ.
         """
         made = copies.made()
         cached = _FromCache(self)
+        if again:
+            cached._variants.clear()
         try:
             pure = cached._pure or cached._taken_apart(made)
             cached._pure = pure

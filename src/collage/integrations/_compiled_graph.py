@@ -41,7 +41,7 @@ from collage.system.machine import this_machine
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["CHECKED_CALLS", "MOST_RACES", "PATIENCE_S", "CompiledGraph", "Variant", "pure_graph"]
+__all__ = ["CHECKED_CALLS", "KEPT_LENGTHS", "MOST_RACES", "PATIENCE_S", "CompiledGraph", "Variant", "pure_graph"]
 
 Call = Callable[..., Any]
 
@@ -59,7 +59,7 @@ _STATIC_LENGTHS = 2
 _SEEN: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
 """The lengths for which graphs of the same code, with the same weights, were compiled."""
 
-_KEPT_LENGTHS = 1024
+KEPT_LENGTHS = 1024
 """Sets of lengths that the cache remembers of a graph."""
 
 MOST_RACES = 64
@@ -79,6 +79,8 @@ class Variant:
         key: Its name in the cache, None if it is not kept.
         suited: Lengths for which it is known if it was compiled for these.
         checked: Sets of lengths at which results were compared.
+        specialised: Lengths for which a plan of their own was compiled, whether it was kept or not.
+        spent_s: Seconds that calls with such lengths took.
     """
 
     executable: Executable
@@ -89,6 +91,8 @@ class Variant:
     key: str | None = None
     suited: dict[tuple[int, ...], bool] = field(default_factory=dict)
     checked: set[tuple[int, ...]] = field(default_factory=set)
+    specialised: tuple[tuple[int, ...], ...] = ()
+    spent_s: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def changed(self, arguments: Sequence[Any]) -> list[int]:
         """Return positions of arguments that have other values than it was compiled with."""
@@ -275,9 +279,10 @@ class CompiledGraph:
             facts = VariantFacts(
                 variant.tolerance,
                 variant.guards,
-                tuple(suited[:_KEPT_LENGTHS]),
+                tuple(suited[:KEPT_LENGTHS]),
                 _here(),
                 tuple(self._is_eager.items()),
+                variant.specialised,
             )
             self._cache.note(variant.key, facts)
 
@@ -339,15 +344,15 @@ class CompiledGraph:
         from collage.frontend import read_model
         from collage.measure.estimator import model_tolerance
 
-        settings = {name: value for name, value in self._settings.items() if name not in ("cache_dir", "wait")}
+        wanted, menu = self._settings["options"], self._settings["targets"]
+        settings = {name: self._settings[name] for name in ("toolchains", "workers") if name in self._settings}
         began = time.monotonic()
-        with _progress(len(self._graph.graph.nodes), "say" in settings):
+        with _progress(len(self._graph.graph.nodes), "say" in self._settings):
             program, guards = exported_bound(pure, arguments, watch.positions)
             model = read_model(program)
-            wanted = settings.pop("options")
             try:
                 options = _with_lengths(wanted, model, [arguments[i] for i in varying])
-                executable = compile(model, settings.pop("targets"), options=options, **settings)
+                executable = compile(model, menu, options=options, **settings)
             except InputError as error:
                 if wanted.inputs or wanted.dims:
                     raise
@@ -374,6 +379,7 @@ class CompiledGraph:
     def _heed(self, variant: Variant, facts: VariantFacts) -> None:
         """Use what another process, or another thread, noted about a compiled graph."""
         variant.suited.update(dict.fromkeys(facts.suited, True))
+        variant.specialised = facts.specialised
         if facts.raced_on == _here():
             self._is_eager = {**dict(facts.raced), **self._is_eager}
 

@@ -60,6 +60,7 @@ class VariantFacts:
         suited: Lengths for which the program was found to fit the graph.
         raced_on: The machine and threads on which it raced with PyTorch.
         raced: Names of lengths that are alike, and if PyTorch was faster there.
+        specialised: Lengths for which a plan of their own was compiled, whether it was kept or not.
     """
 
     tolerance: float
@@ -67,6 +68,7 @@ class VariantFacts:
     suited: tuple[tuple[int, ...], ...] = ()
     raced_on: str = ""
     raced: tuple[tuple[tuple[int, ...], bool], ...] = ()
+    specialised: tuple[tuple[int, ...], ...] = ()
 
 
 class GraphCache:

@@ -20,7 +20,7 @@ __all__ = ["has_to_wait", "portable", "torch_settings"]
 _TUNE_S = 60.0
 """Seconds of tuning in the mode ``max-autotune``."""
 
-_OWN_OPTIONS = ("targets", "options", "toolchains", "workers", "say", "cache_dir", "wait")
+_OWN_OPTIONS = ("targets", "options", "toolchains", "workers", "say", "cache_dir", "wait", "specialise")
 _IN_PROCESS = ("toolchains", "workers")
 """Options whose values cannot be sent to another process."""
 
@@ -42,8 +42,9 @@ def torch_settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]
             raise UsageError(f"torch.compile with backend='collage' has no option {name!r}; {hint}")
     options = own.get("options", CompileOptions(baseline="none"))  # No report is shown that would name a gain.
     options = replace(compile_options(options), **{name: given[name] for name in given if name not in own})
-    # The lengths of the first call need not be frequent.
-    options = replace(options, specialise=bool(options.specialise))
+    own["specialise"] = _sets_of_lengths(own.get("specialise", options.specialise), options)
+    # The lengths of the first call need not be frequent. A user who waits for it has chosen them.
+    options = replace(options, specialise=bool(own["specialise"]) and bool(own.get("wait")))
     if mode == "max-autotune":
         options = replace(options, tune_s=options.tune_s or _TUNE_S)
     elif mode not in (None, "default"):
@@ -56,6 +57,17 @@ def torch_settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]
         raise UsageError(f"the option 'cache_dir' is a folder or None, not {folder!r}")
     is_kept = folder is not None and "toolchains" not in own  # A registry of the user's own has no name.
     return {**own, "options": options, "cache_dir": Path(folder) if is_kept and folder is not None else None}
+
+
+def _sets_of_lengths(told: Any, options: CompileOptions) -> int:
+    """Return the number of sets of lengths of a graph that get a plan of their own."""
+    if told is None:
+        return 0
+    if not isinstance(told, int) or told < 0:
+        raise UsageError(f"the option 'specialise' is the number of sets of lengths that get a plan, not {told!r}")
+    if told and not options.finals:
+        raise UsageError("the option 'specialise' keeps plans that are faster end to end: it needs 'finals'")
+    return int(told)
 
 
 def has_to_wait(given: Mapping[str, Any]) -> bool:

@@ -26,10 +26,11 @@ def collage_backend(
     Args:
         graph: The graph that Dynamo traced.
         example_inputs: Its arguments, which the first call brings again.
-        options: ``targets``, ``toolchains``, ``workers`` and ``say`` of ``collage.compile``, and its ``options``, or single
-            fields of these, such as ``{"targets": ["llvm"], "threads": 2}``. ``cache_dir`` is the folder in which compiled
-            graphs are kept, ``collage/torch`` in the user's cache folder by default. None keeps nothing. ``wait`` has the first
-            call wait until it is compiled.
+        options: ``targets``, ``toolchains`` and ``workers`` of ``collage.compile``, and its ``options``, or single fields of
+            these, such as ``{"targets": ["llvm"], "threads": 2}``. ``say`` is called with each decision. ``cache_dir`` is the
+            folder in which compiled graphs are kept, ``collage/torch`` in the user's cache folder by default. None keeps
+            nothing. ``wait`` has the first call wait until it is compiled. ``specialise`` is the number of sets of lengths that
+            get plans of their own, each when its calls took as long as a compilation does.
         mode: ``max-autotune`` tunes kernels for a minute.
     """
     kind = CompiledGraph if has_to_wait(options or {}) else BackgroundGraph

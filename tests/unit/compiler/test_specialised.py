@@ -15,7 +15,7 @@ import collage
 from collage._errors import NothingCanRun, UsageError
 from collage.compiler.precision_session import with_data
 from collage.compiler.problem import Part
-from collage.compiler.specialised import _lengths, compile_specialised, is_specialised
+from collage.compiler.specialised import _lengths, add_plan, compile_specialised, is_specialised
 from collage.frontend import fix_lengths, read_model
 from collage.options import CompileOptions
 from collage.report import KernelRow, Occasion, Ratio, Report, Row, SearchFacts
@@ -197,3 +197,29 @@ def test_each_set_of_lengths_is_compiled_and_raced(tmp_path: Path) -> None:
     for shape in ((1, 3, 24, 24), (2, 3, 24, 24), (3, 3, 9, 7)):
         x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
         np.testing.assert_allclose(loaded(x), executable(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("low", [1.01, 0.99])
+def test_a_plan_that_is_added_later_is_kept_if_it_is_faster_than_all_before(tmp_path: Path, low: float) -> None:
+    path, parts = tmp_path / "m.onnx", list[Part]()
+    onnx.save(MODELS["convolution"][0], path)
+
+    def compile_one(options: CompileOptions, part: Part) -> Executable:
+        parts.append(part)
+        if options.fixed["b"] == 9:
+            raise NothingCanRun("no kernel fits")
+        return _compiled(path, options, _beside(low))
+
+    general = _compiled(path, CompileOptions(), Report())
+    general.recipe = replace(general.recipe, model={"sha256": "5" * 64})
+    shapes = {batch: {"x": (batch, 3, 24, 24)} for batch in (1, 9)}
+    one, nine = (add_plan(compile_one, general, each, CompileOptions(dims={"b": 4})) for each in shapes.values())
+    assert general.report.specialised == (one, nine)
+    assert one.is_kept == (low > 1) and not nine.is_kept and nine.reason == "no kernel fits"
+    assert len(general.specialised) == (low > 1)
+    assert all(part.rival is not None and part.budget == part.search == 1 for part in parts)
+    x = np.random.default_rng(0).random((1, 3, 24, 24), np.float32)
+    assert (general.plan_for([x]) is general) == (low < 1)
+    assert general.plan_for([np.concatenate([x, x])]) is general
+    general.save(tmp_path / "both.collage")
+    np.testing.assert_array_equal(collage.load(tmp_path / "both.collage").run([x])["y"], general.run([x])["y"])

@@ -9,22 +9,27 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import onnx
+import onnx_ir as ir
 import psutil
 import pytest
 import torch
 from tests.unit.integrations.torch_modules import Broadcast, Counter, Normal, Rebound
 
+import collage
 import collage.compiler.pipeline
 from collage._errors import UsageError
+from collage.frontend import fix_lengths, read_model
 from collage.integrations import _background, _background_graph, _compiled_graph
 from collage.integrations._argument_copies import ArgumentCopies
 from collage.integrations._background import CompileRequest, CompileService, Queue, background
 from collage.integrations._graph_file import write_graph
 from collage.integrations._torch_options import has_to_wait
+from collage.report import Ratio, SpecialisedRow
 from collage.testing import executable_of
 
 OPTIONS: dict[str, Any] = {"targets": ["onnxruntime"]}
@@ -54,7 +59,9 @@ def events(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Events]:
 
     def compile(model: Any, *_: Any, **__: Any) -> Any:
         happened.compiled += 1
-        return executable_of(model, "onnxruntime")
+        executable = executable_of(model, "onnxruntime")
+        executable.recipe = replace(executable.recipe, model={"sha256": "5" * 64})  # Without one, no plan is added.
+        return executable
 
     def compile_here(
         _: Queue, request: CompileRequest, graph: torch.fx.GraphModule, copies: ArgumentCopies
@@ -150,6 +157,56 @@ def test_lengths_that_grow_are_compiled_as_soon_as_two_were_compared(events: Eve
     for length in range(6, 21):
         call(torch.randn(length, 3))
     assert (events.compiled, events.runs) == (2, 15)
+
+
+@pytest.mark.parametrize("is_right", [True, False], ids=["right", "wrong"])
+def test_lengths_whose_calls_took_long_get_plans(
+    events: Events, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_right: bool
+) -> None:
+    plans: list[int] = []
+
+    def specialise(executable: Any, shapes: Any, *_: Any, **__: Any) -> SpecialisedRow:
+        ((name, (length, _)),) = shapes.items()
+        plans.append(length)
+        model = read_model(executable.workspace / executable.recipe.model_file)
+        made = executable_of(
+            fix_lengths(model if is_right else doubled(model), {executable.inputs[0].shape[0]: length}), "onnxruntime"
+        )
+        made.recipe = replace(made.recipe, model=executable.recipe.model)
+        row = SpecialisedRow({name: length}, ratio=Ratio(1.5, 1.4, 1.6))
+        executable.add_plans([made], replace(executable.report, specialised=(row,)))
+        return row
+
+    monkeypatch.setattr(collage.compiler.pipeline, "specialise", specialise)
+    events.gate.set()
+    module, x = torch.nn.Linear(4, 4).eval(), {length: torch.randn(length, 4) for length in (2, 3, 8)}
+    given: dict[str, Any] = {**OPTIONS, "specialise": 2, "cache_dir": tmp_path / "cache"}
+
+    def run(*lengths: int) -> None:
+        torch._dynamo.reset()
+        compiled = torch.compile(module, backend="collage", options=given, dynamic=True)
+        with torch.no_grad():
+            for length in lengths:
+                torch.testing.assert_close(compiled(x[length]), module(x[length]))
+                events.finish()
+
+    run(2, 2, 3, 3, 3, 2, 8, 8)
+    assert plans == [2, 3]
+    (artefact,) = (tmp_path / "cache").glob("*.collage")
+    assert len(collage.load(artefact).specialised) == 2 * is_right
+    run(8, 3, 2)
+    assert (events.compiled, len(plans)) == (1, 2)  # As the cache has it.
+
+
+def doubled(model: Any) -> Any:
+    """Return a model whose outputs are twice those of another one."""
+    proto = ir.to_proto(model)
+    for node in proto.graph.node:
+        for i, name in enumerate(node.output):
+            if name == proto.graph.output[0].name:
+                node.output[i] = "half"
+    proto.graph.node.append(onnx.helper.make_node("Add", ["half", "half"], [proto.graph.output[0].name]))
+    return ir.from_proto(proto)
 
 
 @pytest.mark.parametrize("name", ["weight", "bias"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -156,7 +157,29 @@ def test_one_line_says_that_it_takes_long(monkeypatch, capsys, is_told: bool) ->
 
 
 @pytest.mark.parametrize(
-    ("given", "is_wanted"), [({}, False), ({"specialise": True}, True)], ids=["by default", "told"]
+    ("given", "sets", "is_at_once"),
+    [({}, 0, False), ({"specialise": 3}, 3, False), ({"specialise": 3, "wait": True}, 3, True)],
+    ids=str,
 )
-def test_first_lengths_get_a_plan_only_if_one_is_asked_for(given: dict[str, object], is_wanted: bool) -> None:
-    assert torch_settings(given, None)["options"].specialise is is_wanted
+def test_who_waits_gets_a_plan_for_the_first_lengths_and_others_for_frequent_ones(
+    given: dict[str, object], sets: int, is_at_once: bool
+) -> None:
+    settings = torch_settings(given, None)
+    assert (settings["specialise"], settings["options"].specialise) == (sets, is_at_once)
+
+
+@pytest.mark.parametrize(
+    "given", [{"specialise": -1}, {"specialise": "all"}, {"specialise": 2, "finals": False}], ids=str
+)
+def test_a_number_of_plans_that_makes_no_sense_is_refused(given: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="specialise"):
+        torch_settings(given, None)
+
+
+def test_say_gets_the_decisions_and_is_no_option_of_the_compiler(tmp_path: Path) -> None:
+    said: list[str] = []
+    given = {"targets": ["onnxruntime"], "wait": True, "cache_dir": None, "finals": False, "db": str(tmp_path / "db")}
+    compiled = torch.compile(torch.nn.ReLU(), backend="collage", options={**given, "say": said.append})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(torch.tensor([-1.0, 2.0])), torch.tensor([0.0, 2.0]))
+    assert len(said) == 1 and "compiled in" in said[0]
