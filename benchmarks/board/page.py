@@ -17,6 +17,8 @@ from collage.page._markup import Markup, tag
 from collage.report import Ratio
 
 _STYLE = Path(__file__).with_name("board.css").read_text(encoding="utf-8")
+_DIGITS = 8
+"""Of the digest of a plan: enough to see if two plans are the same, and all columns fit on a screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def _table(contender: str, lines: Sequence[_Line]) -> Markup:
             tag("td", str(line.rival.get("contender"))),
             tag("td", _figure(line.rival.get("ms"), "{:.3f}"), class_="number"),
             *(tag("td", text, class_="number") for text in _costs(line.ours)),
-            tag("td", tag("code", str(line.ours.get("plan", "")))),
+            tag("td", tag("code", str(line.ours.get("plan", ""))[:_DIGITS])),
             class_=line.kind,
         )
         for line in lines

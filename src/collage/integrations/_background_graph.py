@@ -55,6 +55,7 @@ class BackgroundGraph(CompiledGraph):
     def __init__(self, graph: torch.fx.GraphModule, options: Mapping[str, Any], mode: str | None) -> None:
         super().__init__(graph, options, mode)
         self._is_asked = False
+        self._tried: set[tuple[int, ...]] = set()
         self._attempts = 0
         self._failure: CollageError | None = None
         self._is_named = True
@@ -88,12 +89,14 @@ class BackgroundGraph(CompiledGraph):
         variant, pure = self._latest, self._pure
         if variant is None or pure is None or not (lengths := pure.lengths(arguments)):
             return
-        if lengths in variant.specialised or len(variant.specialised) >= self._settings["specialise"]:
+        tried = self._tried.union(variant.specialised)
+        if lengths in tried or len(tried) >= self._settings["specialise"]:
             return
         if len(variant.spent_s) >= KEPT_LENGTHS:
             variant.spent_s.clear()
         variant.spent_s[lengths] = variant.spent_s.get(lengths, 0.0) + seconds
-        if variant.spent_s[lengths] >= variant.executable.report.search.wall_s:
+        if variant.spent_s[lengths] >= variant.executable.report.search.wall_s and not self._is_asked:
+            self._tried.add(lengths)  # Also if the cache cannot be written to.
             self._ask(arguments, specialises=True)
 
     def _taken_apart(self, arguments: Sequence[Any]) -> PureGraph:
@@ -171,18 +174,19 @@ class BackgroundGraph(CompiledGraph):
                 if not is_new and not specialises and self._load_cached(live, copies):
                     return
                 lines = self._request_compilation(copies, state, specialises)
-                if self._failure is None and not self._load_cached(live, copies, again=specialises):
+                if not self._load_cached(live, copies, again=specialises):
                     self._changes.update(i for i, version in versions.items() if live[i]._version != version)
                     self._attempts += 1
                     if self._attempts >= _MOST_ATTEMPTS:
-                        self._failure = CollageError("its weights change all the time, or the cache cannot be used")
+                        raise CollageError("its weights change all the time, or the cache cannot be used")
                     return
             self._attempts = 0
             self._report(lines, time.monotonic() - began)
         except CollageError as error:
-            self._failure = error
+            self._give_up(error, specialises)
         except Exception as error:  # Of any library: the queue goes on, and PyTorch runs this graph.
-            self._failure = CollageError(f"it was not compiled in the background: {type(error).__name__}: {error}")
+            reason = f"it was not compiled in the background: {type(error).__name__}: {error}"
+            self._give_up(CollageError(reason), specialises)
         finally:
             self._is_asked = False
 
@@ -197,7 +201,12 @@ class BackgroundGraph(CompiledGraph):
         return True
 
     def _request_compilation(self, copies: ArgumentCopies, state: CallerState, specialises: bool) -> list[str]:
-        """Have the process compile the graph, and return the lines that it told."""
+        """Have the process compile the graph, and return the lines that it told.
+
+        Raises:
+            UsageError: The options make no sense.
+            CollageError: The graph is to be left to PyTorch.
+        """
         options, mode = self._given
         plain = dict(portable(options) or {})
         if self._is_compiled_once:
@@ -207,11 +216,20 @@ class BackgroundGraph(CompiledGraph):
         request = CompileRequest(self._graph_key, str(self._folder), plain, mode, changed, state, specialises)
         answer = background().compile(request, self._graph, copies)
         self._is_compiled_once = True
-        if answer["wrong"]:
-            self._failure = UsageError(answer["wrong"])
-        elif answer["left"]:
-            self._failure = CollageError(answer["left"][0])
-        return list(answer["lines"])
+        lines = list(answer["lines"])
+        if answer["wrong"] or answer["left"]:
+            for line in lines:
+                self._tell(line)
+            raise UsageError(answer["wrong"]) if answer["wrong"] else CollageError(answer["left"][0])
+        return lines
+
+    def _give_up(self, error: CollageError, specialises: bool) -> None:
+        """Have the next call leave the graph to PyTorch. One that is compiled already only gets no more plans."""
+        if specialises:
+            self._settings["specialise"] = 0
+            self._tell(f"no plan for more lengths: {error}")
+        else:
+            self._failure = error
 
     def _load_cached(self, live: Mapping[int, torch.Tensor], copies: ArgumentCopies, *, again: bool = False) -> bool:
         """Load what the cache has for such a call, compare its results with PyTorch's, and have calls use it.

@@ -22,7 +22,7 @@ from tests.unit.integrations.torch_modules import Broadcast, Counter, Normal, Re
 
 import collage
 import collage.compiler.pipeline
-from collage._errors import UsageError
+from collage._errors import ToolchainError, UsageError
 from collage.frontend import fix_lengths, read_model
 from collage.integrations import _background, _background_graph, _compiled_graph
 from collage.integrations._argument_copies import ArgumentCopies
@@ -196,6 +196,27 @@ def test_lengths_whose_calls_took_long_get_plans(
     assert len(collage.load(artefact).specialised) == 2 * is_right
     run(8, 3, 2)
     assert (events.compiled, len(plans)) == (1, 2)  # As the cache has it.
+
+
+def test_a_process_that_dies_over_a_plan_costs_only_the_plan(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, asked = Queue.compile, list[bool]()
+
+    def compile_here(queue: Queue, request: CompileRequest, *rest: Any) -> dict[str, Any]:
+        asked.append(request.specialises)
+        if request.specialises:
+            raise ToolchainError("the process ended")
+        return plain(queue, request, *rest)
+
+    monkeypatch.setattr(Queue, "compile", compile_here)
+    events.gate.set()
+    module, x = torch.nn.Linear(4, 4).eval(), torch.randn(3, 4)
+    compiled = torch.compile(module, backend="collage", options={**OPTIONS, "specialise": 1}, dynamic=True)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="collage leaves")
+        for _ in range(5):
+            torch.testing.assert_close(compiled(x), module(x))
+            events.finish()
+    assert asked == [False, True] and events.runs == 4
 
 
 def doubled(model: Any) -> Any:
