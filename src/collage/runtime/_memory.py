@@ -9,10 +9,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from collage.toolchains.sdk.model_files import MAPPED_WEIGHTS
+
 __all__ = ["page_out", "trim"]
 
 _MAPS = Path("/proc/self/maps")
 _MADV_PAGEOUT = 21
+_READ_IN_PLACE = (".so", MAPPED_WEIGHTS)
+"""Ends of the names of files that runs read: code, and weights that are in a kernel's own layout already."""
 
 
 def page_out(folder: Path) -> None:
@@ -42,7 +46,7 @@ def _mappings(folder: Path) -> Iterator[tuple[int, int]]:
     prefix = f"{os.fspath(folder)}/"
     for line in _MAPS.read_text(errors="replace").splitlines():
         fields = line.split(maxsplit=5)
-        # Code is left where it is: it will be needed.
-        if len(fields) == 6 and fields[5].startswith(prefix) and "x" not in fields[1] and not fields[5].endswith(".so"):
+        is_ours = len(fields) == 6 and fields[5].startswith(prefix)
+        if is_ours and "x" not in fields[1] and not fields[5].endswith(_READ_IN_PLACE):
             start, _, end = fields[0].partition("-")
             yield int(start, 16), int(end, 16)

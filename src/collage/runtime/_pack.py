@@ -31,6 +31,7 @@ from collage.runtime._recipe import WEIGHTS, Recipe
 from collage.runtime._signature import Port
 from collage.system.plain_names import is_plain_name
 from collage.target import Target
+from collage.toolchains.sdk.model_files import MAPPED_WEIGHTS
 
 __all__ = [
     "PACK",
@@ -266,7 +267,8 @@ def materialise(folder: Path, plan: PackedPlan, empty: Path, only: Iterable[str]
             raise ArtefactError(f"{source} is missing, or is not a plain file")
         try:
             # Of several names of one file, the front door wants all to belong to one user.
-            if name == WEIGHTS and source.stat().st_uid == empty.stat().st_uid and _linked(source, target):
+            is_shared = name == WEIGHTS or name.endswith(MAPPED_WEIGHTS)
+            if is_shared and source.stat().st_uid == empty.stat().st_uid and _linked(source, target):
                 continue
             shutil.copyfile(source, target)
         except OSError as error:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collage.toolchains._contract import LoadOptions, OptionValues
 
 __all__ = [
+    "MAPPED_WEIGHTS",
     "check_options",
     "elem_type",
     "kernel_name",
@@ -34,6 +35,9 @@ __all__ = [
     "usable_cores",
     "values_of",
 ]
+
+MAPPED_WEIGHTS = ".weights"
+"""The end of the names of files of weights that a kernel maps and reads in place. Plans share equal ones."""
 
 SPILL_BYTES = 1_500_000_000
 """Weights beyond this go into a file of their own: a protobuf message ends at 2 GiB."""

@@ -25,6 +25,7 @@ from collage.toolchains.tvm.int64_lengths import compute_lengths_in_64_bits
 from collage.toolchains.tvm.known_wrong import known_wrong, misread, refuse_types, summed_up
 from collage.toolchains.tvm.runtime_library import load_main, new_tensor, runtime, tvm_build
 from collage.toolchains.tvm.threads import build_threads, threads_in
+from collage.toolchains.tvm.weight_files import mapped_weights
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -94,6 +95,7 @@ class MachineKernel:
         self._main = load_main(library, instrument)
         self._threads = threads_in(folder, compiled.files)
         self._threads.drive(library)
+        self._weights = mapped_weights(folder, compiled.files, compiled.metadata.get("weights", ()))
         self._lent = compiled.metadata["lent"]
         self._may_sum_up_nothing = compiled.metadata.get("may_sum_up_nothing", False)
         self._multiples = compiled.metadata.get("multiples", [])
@@ -109,7 +111,7 @@ class MachineKernel:
             given.append(self._counts(inputs))
         self._threads.use(self._count)
         try:
-            result = self._main(*given)
+            result = self._main(*given, *self._weights)
         finally:
             if not self._exclusive:
                 self._threads.rest()
@@ -313,6 +315,7 @@ def build_library(
     library: Path,
     records: Mapping[str, str] | None = None,
     calls: list[Call] | None = None,
+    weights: list[np.ndarray[Any, Any]] | None = None,
 ) -> Sequence[int]:
     """Schedules a Relax module, generates its code and links a shared library; which outputs lie in memory not theirs alone.
 
@@ -322,6 +325,8 @@ def build_library(
         library: The file to write.
         records: Tuning results by workload.
         calls: Becomes the calls of loops: see ``profiler.noting_calls``.
+        weights: Becomes the large weights, which are further arguments of the library's entry function then. None leaves all
+            of them in the library.
 
     Raises:
         CompileError: TVM, or the compiler that links, failed.
@@ -340,7 +345,9 @@ def build_library(
     try:
         with goal, context(target):
             for channels_last, winograd in _ATTEMPTS:
-                passes = pipeline(goal, lent, noted, channels_last=channels_last, winograd=winograd, tuned=tuned)
+                passes = pipeline(
+                    goal, lent, noted, weights, channels_last=channels_last, winograd=winograd, tuned=tuned
+                )
                 try:
                     built = tvm.compile(module, target=goal, relax_pipeline=passes, tir_pipeline=loops_pipeline())
                     break

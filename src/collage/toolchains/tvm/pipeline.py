@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collage.toolchains.tvm.profiler import Call
 
@@ -59,6 +61,7 @@ def pipeline(
     target: Any,
     lent: list[int],
     calls: list[Call],
+    weights: list[np.ndarray[Any, Any]] | None = None,
     *,
     channels_last: bool,
     winograd: bool = True,
@@ -70,6 +73,7 @@ def pipeline(
         target: TVM's target.
         lent: See ``noting_lent_outputs``.
         calls: See ``noting_calls``.
+        weights: See ``lifting_weights``; None leaves them in the library.
         channels_last: See ``front``.
         winograd: See ``front``.
         tuned: Passes that schedule tuned functions; other functions get the default schedule.
@@ -81,6 +85,7 @@ def pipeline(
     from collage.toolchains.tvm.profiler import noting_calls
     from collage.toolchains.tvm.row_schedules import Rows
     from collage.toolchains.tvm.tile_schedules import Cautious, Reductions, RegisterTiles
+    from collage.toolchains.tvm.weight_parameters import lifting_weights
 
     return tvm.transform.Sequential(
         [
@@ -89,6 +94,7 @@ def pipeline(
             dlight.ApplyDefaultSchedule(*map(Cautious, (Rows(), RegisterTiles(), Reductions()))),
             tvm.relax.transform.RewriteDataflowReshape(),  # What becomes a view is not called.
             noting_calls(calls),
+            *([] if weights is None else [lifting_weights(weights)]),
             *cpu_generic.pipeline.dataflow_lower_passes(target),
             noting_lent_outputs(lent),
             *cpu_generic.finalize_passes(target),

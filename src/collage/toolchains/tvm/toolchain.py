@@ -1,6 +1,6 @@
 """TVM's native code generator: Relax from the ONNX importer, operators fused by rule, scheduled without tuning.
 
-Its compiled form is a shared library for this machine's processor, weights included.
+Its compiled form is a shared library for this machine's processor, with large weights beside it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from collage._errors import CompileError, Unsupported
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import TUNED, Availability, Compiled, LoadOptions, Support, TuningSession
-from collage.toolchains.sdk.model_files import check_options, kernel_name, load_threads, one_line, usable_cores
+from collage.toolchains.sdk.model_files import (
+    MAPPED_WEIGHTS,
+    check_options,
+    kernel_name,
+    load_threads,
+    one_line,
+    usable_cores,
+)
 from collage.toolchains.sdk.profiler_names import largest_constants
 from collage.toolchains.tvm.kernels import (
     LEVELS,
@@ -29,6 +38,7 @@ from collage.toolchains.tvm.kernels import (
 )
 from collage.toolchains.tvm.known_wrong import support
 from collage.toolchains.tvm.runtime_library import loading_availability
+from collage.toolchains.tvm.weight_files import write_weights
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -73,7 +83,7 @@ class TvmToolchain(ToolchainBase):
         return support(node)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-        """Import, fuse, schedule and generate code, and link a shared library."""
+        """Import, fuse, schedule and generate code, link a shared library, and write large weights beside it."""
         check_options(target, _OPTIONS)
         name = kernel_name(kernel)
         records = _records(kernel, target)
@@ -82,14 +92,18 @@ class TvmToolchain(ToolchainBase):
         options = "".join(f".{option}={value}" for option, value in target.options)
         library = workspace / f"{name}{options}.so"
         calls: list[Call] = []
-        lent = build_library(module, target, library, records, calls)
+        weights: list[np.ndarray[Any, Any]] = []
+        lent = build_library(module, target, library, records, calls, weights)
         from collage.toolchains.tvm.multiples import multiples_of
 
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
         facts = machine_facts(kernel.graph, lent, multiples_of(module)) | {"calls": _by_main_node(calls, kernel.graph)}
-        files = (library.name, add_threads(library))
-        return Compiled(self.name, str(target), files, inputs, outputs, metadata=facts)
+        files = [library.name, add_threads(library)]
+        if weights:
+            facts["weights"] = write_weights(weights, library.with_suffix(MAPPED_WEIGHTS))
+            files.append(library.with_suffix(MAPPED_WEIGHTS).name)
+        return Compiled(self.name, str(target), tuple(files), inputs, outputs, metadata=facts)
 
     def check_import(self, kernel: ir.Model, target: Target, workspace: Path) -> None:
         """Import a kernel into Relax and legalise it, which takes a tenth of the time of generating code."""
