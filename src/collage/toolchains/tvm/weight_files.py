@@ -1,4 +1,4 @@
-"""The large weights of a kernel in a file of their own, which processes map: they are in memory once, and nobody copies them.
+"""The large weights of a kernel in a file of their own, which processes map. So they are in memory once.
 
 TVM would write them into the library, and copy them out of it whenever the library is loaded.
 """
@@ -47,7 +47,7 @@ def mapped_weights(folder: Path, files: Sequence[str], places: Sequence[Sequence
     Args:
         folder: The folder of a kernel's files.
         files: Their names.
-        places: What ``write_weights`` returned; nothing if the kernel has no such file.
+        places: The result of ``write_weights``; nothing if the kernel has no such file.
 
     Raises:
         ToolchainError: There is no such file, or the tensors do not lie in it.
