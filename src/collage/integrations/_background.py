@@ -256,9 +256,8 @@ class _RequestedGraph(CompiledGraph):
                 continue
             shapes[port.name] = tuple(value.shape)
             if not value.is_floating_point() and not value.is_complex():
-                numbers[port.name] = (
-                    value.detach().numpy().copy()
-                )  # Such as positions, for which any number will not do.
+                # Such as positions, for which any number will not do.
+                numbers[port.name] = value.detach().numpy().copy()
         options = replace(options, inputs={**numbers, **options.inputs})
         return specialise(executable, shapes, self._settings["targets"], options=options)
 
