@@ -19,12 +19,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from collage._errors import CollageError, UsageError
 from collage.integrations._argument_copies import ArgumentCopies
-from collage.integrations._compiled_graph import CompiledGraph, Variant
+from collage.integrations._compiled_graph import CompiledGraph, Variant, integer_inputs
 from collage.integrations._graph_file import read_graph, write_graph
 from collage.integrations._torch_graph import PureGraph
 from collage.report import SpecialisedRow
@@ -249,16 +248,9 @@ class _RequestedGraph(CompiledGraph):
         """Add a plan for the lengths of these arguments if it is faster there."""
         from collage.compiler.pipeline import specialise  # Late: the compiler takes seconds to import.
 
-        options, shapes, numbers = self._settings["options"], dict[str, Sequence[int]](), dict[str, Any]()
-        for port, value in zip(executable.inputs, arguments, strict=True):
-            if not isinstance(value, torch.Tensor):
-                numbers[port.name] = np.int64(value)
-                continue
-            shapes[port.name] = tuple(value.shape)
-            if not value.is_floating_point() and not value.is_complex():
-                # Such as positions, for which any number will not do.
-                numbers[port.name] = value.detach().numpy().copy()
-        options = replace(options, inputs={**numbers, **options.inputs})
+        options, names = self._settings["options"], [port.name for port in executable.inputs]
+        shapes = {n: tuple(v.shape) for n, v in zip(names, arguments, strict=True) if isinstance(v, torch.Tensor)}
+        options = replace(options, inputs={**integer_inputs(names, arguments), **options.inputs})
         return specialise(executable, shapes, self._settings["targets"], options=options)
 
     def _check_lengths(self, arguments: Any) -> None:

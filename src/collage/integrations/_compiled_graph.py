@@ -41,7 +41,16 @@ from collage.system.machine import this_machine
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["CHECKED_CALLS", "KEPT_LENGTHS", "MOST_RACES", "PATIENCE_S", "CompiledGraph", "Variant", "pure_graph"]
+__all__ = [
+    "CHECKED_CALLS",
+    "KEPT_LENGTHS",
+    "MOST_RACES",
+    "PATIENCE_S",
+    "CompiledGraph",
+    "Variant",
+    "integer_inputs",
+    "pure_graph",
+]
 
 Call = Callable[..., Any]
 
@@ -475,21 +484,27 @@ def _check_arguments(arguments: Sequence[Any]) -> None:
             raise ModelError(f"it takes a {value.layout} tensor on {value.device}")
 
 
+def integer_inputs(names: Sequence[str], arguments: Sequence[Any]) -> dict[str, Any]:
+    """Return the values of arguments that are not floats. A random number cannot stand for a position."""
+    inputs: dict[str, Any] = {}
+    for name, value in zip(names, arguments, strict=True):
+        if not _is_tensor(value):
+            inputs[name] = np.int64(value)
+        elif not value.is_floating_point() and not value.is_complex():
+            inputs[name] = value.detach().numpy().copy()
+    return inputs
+
+
 def _with_lengths(options: CompileOptions, model: ir.Model, arguments: Sequence[Any]) -> CompileOptions:
     """Return options with the lengths of these arguments as representative ones, and with integers as they are in these."""
     dims: dict[str, int] = {}
-    inputs: dict[str, Any] = {}
+    inputs = integer_inputs([str(port.name) for port in model.graph.inputs], arguments)
     for port, value in zip(model.graph.inputs, arguments, strict=True):
         if not _is_tensor(value):
-            inputs[str(port.name)] = np.int64(value)
             continue
         for dim, length in zip(port.shape or (), value.shape, strict=False):
             if not isinstance(dim, int) and dim.value is not None and dim.value.isidentifier() and length:
                 dims[dim.value] = length
-        if not value.is_floating_point() and not value.is_complex():
-            inputs[str(port.name)] = (
-                value.detach().numpy().copy()
-            )  # Such as positions, for which any number will not do.
     return replace(options, dims={**dims, **options.dims}, inputs={**inputs, **options.inputs})
 
 

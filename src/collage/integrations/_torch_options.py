@@ -44,7 +44,7 @@ def torch_settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]
     options = replace(compile_options(options), **{name: given[name] for name in given if name not in own})
     own["specialise"] = _sets_of_lengths(own.get("specialise", options.specialise), options)
     # The lengths of the first call need not be frequent. A user who waits for it has chosen them.
-    options = replace(options, specialise=bool(own["specialise"]) and bool(own.get("wait")))
+    options = replace(options, specialise=bool(own["specialise"]) and has_to_wait(given))
     if mode == "max-autotune":
         options = replace(options, tune_s=options.tune_s or _TUNE_S)
     elif mode not in (None, "default"):

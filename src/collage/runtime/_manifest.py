@@ -112,12 +112,11 @@ def verify_bytes(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
         raise ArtefactError(f"{folder} holds {extra[0]!r}, which its manifest does not list")
     for name, (_, size) in listed.items():
         verify_size(folder / name, size)
-    # The smallest first: what is wrong shows before the weights are read. Large files are hashed side by side.
-    names = sorted(listed, key=lambda name: listed[name][1])
-    with ThreadPoolExecutor() as pool:
-        for name, digest in zip(names, pool.map(file_digest, [folder / name for name in names]), strict=True):
-            if digest != listed[name][0]:
-                raise ArtefactError(f"{folder / name} was changed: its SHA-256 is not the manifest's")
+    with ThreadPoolExecutor() as pool:  # Large files are hashed side by side.
+        digests = list(pool.map(file_digest, [folder / name for name in listed]))
+    for (name, (digest, _)), found in zip(listed.items(), digests, strict=True):
+        if found != digest:
+            raise ArtefactError(f"{folder / name} was changed: its SHA-256 is not the manifest's")
     return recipe, manifest
 
 

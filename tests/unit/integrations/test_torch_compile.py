@@ -158,7 +158,12 @@ def test_one_line_says_that_it_takes_long(monkeypatch, capsys, is_told: bool) ->
 
 @pytest.mark.parametrize(
     ("given", "sets", "is_at_once"),
-    [({}, 0, False), ({"specialise": 3}, 3, False), ({"specialise": 3, "wait": True}, 3, True)],
+    [
+        ({}, 0, False),
+        ({"specialise": 3}, 3, False),
+        ({"specialise": 3, "wait": True}, 3, True),
+        ({"specialise": 2, "workers": {}}, 2, True),
+    ],
     ids=str,
 )
 def test_who_waits_gets_a_plan_for_the_first_lengths_and_others_for_frequent_ones(
