@@ -2,8 +2,9 @@
 
     python -m benchmarks.torch_backends [--models mobile,unet] [--contenders inductor,collage] [--rounds 15]
 
-Inductor freezes weights, as Collage does, by its defaults and by ``mode="max-autotune"``. OpenVINO computes in float32. Every
-contender compiles each module in a process of its own, without anything from earlier runs, and all take turns in random order.
+Inductor and Collage are told that weights are frozen. Inductor runs by its defaults and by ``mode="max-autotune"``, and OpenVINO
+computes in float32. Every contender compiles each module in a process of its own, without anything from earlier runs, and all take
+turns in random order.
 A row has milliseconds, the seconds of the first call, the largest error against eager PyTorch relative to the largest value, and
 the time of the fastest other contender over Collage's, with its interval. The last line has the geometric mean of these ratios.
 The exit code is 1 if Collage is slower than the fastest other by more than 3 % beyond doubt, or wrong. Nothing else should run.
@@ -250,12 +251,12 @@ def compiled(contender: str, module: nn.Module, folder: Path) -> Any:
         return torch.compile(
             module, backend="openvino", options={"config": {"INFERENCE_PRECISION_HINT": "f32"}, "aot_autograd": True}
         )
-    if contender == OURS:
-        options = {"wait": True, "cache_dir": None, "db": str(folder / "timings.db")}
-        return torch.compile(module, backend="collage", options=options)
     import torch._inductor.config as inductor
 
     inductor.freezing = True
+    if contender == OURS:
+        options = {"wait": True, "cache_dir": None, "db": str(folder / "timings.db")}
+        return torch.compile(module, backend="collage", options=options)
     return torch.compile(module, mode=None if contender == "inductor" else contender)
 
 

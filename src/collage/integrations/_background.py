@@ -23,8 +23,9 @@ import torch
 
 from collage._errors import CollageError, UsageError
 from collage.integrations._argument_copies import ArgumentCopies
-from collage.integrations._compiled_graph import CompiledGraph, Variant, integer_inputs
+from collage.integrations._compiled_graph import CompiledGraph, Variant
 from collage.integrations._graph_file import read_graph, write_graph
+from collage.integrations._graph_inputs import integer_inputs
 from collage.integrations._torch_graph import PureGraph
 from collage.report import SpecialisedRow
 from collage.runtime import Executable

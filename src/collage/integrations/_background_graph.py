@@ -87,10 +87,7 @@ class BackgroundGraph(CompiledGraph):
     def _note_time(self, arguments: Sequence[Any], seconds: float) -> None:
         """Ask for a plan for the lengths of this call if such calls took as long as a compilation does."""
         variant, pure = self._latest, self._pure
-        if variant is None or pure is None or not (lengths := pure.lengths(arguments)):
-            return
-        tried = self._tried.union(variant.specialised)
-        if lengths in tried or len(tried) >= self._settings["specialise"]:
+        if variant is None or pure is None or not self._may_get_plan(variant, lengths := pure.lengths(arguments)):
             return
         if len(variant.spent_s) >= KEPT_LENGTHS:
             variant.spent_s.clear()
@@ -98,6 +95,15 @@ class BackgroundGraph(CompiledGraph):
         if variant.spent_s[lengths] >= variant.executable.report.search.wall_s and not self._is_asked:
             self._tried.add(lengths)  # Also if the cache cannot be written to.
             self._ask(arguments, specialises=True)
+
+    def _may_get_plan(self, variant: Variant, lengths: tuple[int, ...]) -> bool:
+        """Return True if such lengths get a plan of their own once their calls took long enough."""
+        tried = self._tried.union(variant.specialised)
+        return bool(lengths) and lengths not in tried and len(tried) < self._settings["specialise"]
+
+    def _settle(self, pure: PureGraph, variant: Variant, lengths: tuple[int, ...]) -> None:
+        if not self._may_get_plan(variant, lengths):
+            super()._settle(pure, variant, lengths)
 
     def _taken_apart(self, arguments: Sequence[Any]) -> PureGraph:
         raise _NotCompiled
@@ -229,7 +235,7 @@ class BackgroundGraph(CompiledGraph):
             self._settings["specialise"] = 0
             self._tell(f"no plan for more lengths: {error}")
         else:
-            self._failure = error
+            self._failure, self._latest = error, None
 
     def _load_cached(self, live: Mapping[int, torch.Tensor], copies: ArgumentCopies, *, again: bool = False) -> bool:
         """Load what the cache has for such a call, compare its results with PyTorch's, and have calls use it.

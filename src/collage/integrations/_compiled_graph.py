@@ -16,9 +16,9 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,19 +27,16 @@ from collage._errors import CollageError, InputError, ModelError, UsageError, Wr
 from collage.integrations._eager_evidence import eager_evidence
 from collage.integrations._eager_race import lengths_alike, race_with_eager
 from collage.integrations._graph_cache import GraphCache, GraphFacts, VariantFacts, fingerprint
+from collage.integrations._graph_inputs import with_lengths
 from collage.integrations._length_guards import hold
 from collage.integrations._torch_graph import PureGraph, exported_bound, weights_of
 from collage.integrations._torch_options import torch_settings
-from collage.integrations._weight_watch import WeightWatch
+from collage.integrations._weight_watch import FrozenWeights, WeightWatch
 from collage.numerics.judge import Evidence, judge
-from collage.options import CompileOptions
 from collage.runtime import Executable
 from collage.runtime._tensors import as_numpy, as_torch
 from collage.system.forks import in_forks
 from collage.system.machine import this_machine
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
 
 __all__ = [
     "CHECKED_CALLS",
@@ -48,7 +45,6 @@ __all__ = [
     "PATIENCE_S",
     "CompiledGraph",
     "Variant",
-    "integer_inputs",
     "pure_graph",
 ]
 
@@ -90,11 +86,12 @@ class Variant:
         checked: Sets of lengths at which results were compared.
         specialised: Lengths for which a plan of their own was compiled, whether it was kept or not.
         spent_s: Seconds that calls with such lengths took.
+        settled: Lengths at which nothing is left to compare or to decide.
     """
 
     executable: Executable
     varying: list[int]
-    watch: WeightWatch
+    watch: WeightWatch | FrozenWeights
     guards: tuple[str, ...]
     tolerance: float
     key: str | None = None
@@ -102,6 +99,7 @@ class Variant:
     checked: set[tuple[int, ...]] = field(default_factory=set)
     specialised: tuple[tuple[int, ...], ...] = ()
     spent_s: dict[tuple[int, ...], float] = field(default_factory=dict)
+    settled: set[tuple[int, ...]] = field(default_factory=set)
 
     def changed(self, arguments: Sequence[Any]) -> list[int]:
         """Return positions of arguments that have other values than it was compiled with."""
@@ -167,7 +165,7 @@ class CompiledGraph:
         if self._is_left:
             return None
         try:
-            return self._run(arguments)
+            return self._run_settled(arguments) or self._run(arguments)
         except UsageError:
             raise
         except CollageError as error:
@@ -175,6 +173,28 @@ class CompiledGraph:
             results: list[Any] = self._graph.forward(*arguments)
             self._leave(str(error))
             return results
+
+    def _run_settled(self, arguments: Sequence[Any]) -> list[Any] | None:
+        """Return the outputs in as few steps as can be if nothing is left to decide about such a call, and None otherwise."""
+        variant, pure = self._latest, self._pure
+        if variant is None or pure is None or not variant.settled or not variant.watch.are_same(arguments):
+            return None
+        if pure.lengths(arguments) not in variant.settled:
+            return None
+        return pure.finish(arguments, self._computed(pure, variant, arguments))
+
+    def _settle(self, pure: PureGraph, variant: Variant, lengths: tuple[int, ...]) -> None:
+        """Note that nothing is left to decide about calls with such lengths, if it is so."""
+        is_checked = lengths in variant.checked or len(variant.checked) >= CHECKED_CALLS
+        if (
+            is_checked
+            and variant.suited[lengths]
+            and not pure.written
+            and not self._is_eager.get(lengths_alike(lengths))
+        ):
+            if len(variant.settled) >= KEPT_LENGTHS:
+                variant.settled.clear()
+            variant.settled.add(lengths)
 
     def _run(self, arguments: Sequence[Any]) -> list[Any] | None:
         """Return the graph's outputs, or None if PyTorch is to run it this time."""
@@ -201,6 +221,7 @@ class CompiledGraph:
         results = pure.finish(arguments, computed)
         if self._is_to_race(lengths):
             self._race(pure, variant, lengths, arguments)
+        self._settle(pure, variant, lengths)
         return results
 
     def _prepare_run(self, variant: Variant, lengths: tuple[int, ...]) -> None:
@@ -337,7 +358,8 @@ class CompiledGraph:
 
     def _compile(self, pure: PureGraph, arguments: Sequence[Any], bound: Sequence[int]) -> Variant:
         # Before anything else: what is changed from here on counts as changed.
-        watch = WeightWatch({i: arguments[i] for i in bound})
+        kind = FrozenWeights if self._settings["freezing"] else WeightWatch
+        watch = kind({i: arguments[i] for i in bound})
         varying = [i for i in pure.takes if i not in bound]
         key = self._key(arguments, bound)
         if (kept := self._kept(varying, watch, key)) is not None:
@@ -345,7 +367,12 @@ class CompiledGraph:
         return self._made(pure, arguments, varying, watch, key)
 
     def _made(
-        self, pure: PureGraph, arguments: Sequence[Any], varying: list[int], watch: WeightWatch, key: str | None
+        self,
+        pure: PureGraph,
+        arguments: Sequence[Any],
+        varying: list[int],
+        watch: WeightWatch | FrozenWeights,
+        key: str | None,
     ) -> Variant:
         """Export and compile the graph."""
         # Late: PyTorch imports this module to list its backends. The compiler takes seconds to import.
@@ -360,7 +387,7 @@ class CompiledGraph:
             program, guards = exported_bound(pure, arguments, watch.positions)
             model = read_model(program)
             try:
-                options = _with_lengths(wanted, model, [arguments[i] for i in varying])
+                options = with_lengths(wanted, model, [arguments[i] for i in varying])
                 executable = compile(model, menu, options=options, **settings)
             except InputError as error:
                 if wanted.inputs or wanted.dims:
@@ -376,7 +403,7 @@ class CompiledGraph:
         self._note_lengths(variant)
         return variant
 
-    def _kept(self, varying: list[int], watch: WeightWatch, key: str | None) -> Variant | None:
+    def _kept(self, varying: list[int], watch: WeightWatch | FrozenWeights, key: str | None) -> Variant | None:
         """Return the graph as the cache has it; None if it does not."""
         if self._cache is None or key is None or (kept := self._cache.variant(key)) is None:
             return None
@@ -482,30 +509,6 @@ def _check_arguments(arguments: Sequence[Any]) -> None:
     for value in arguments:
         if _is_tensor(value) and (value.layout is not torch.strided or value.device.type != "cpu"):
             raise ModelError(f"it takes a {value.layout} tensor on {value.device}")
-
-
-def integer_inputs(names: Sequence[str], arguments: Sequence[Any]) -> dict[str, Any]:
-    """Return the values of arguments that are not floats. A random number cannot stand for a position."""
-    inputs: dict[str, Any] = {}
-    for name, value in zip(names, arguments, strict=True):
-        if not _is_tensor(value):
-            inputs[name] = np.int64(value)
-        elif not value.is_floating_point() and not value.is_complex():
-            inputs[name] = value.detach().numpy().copy()
-    return inputs
-
-
-def _with_lengths(options: CompileOptions, model: ir.Model, arguments: Sequence[Any]) -> CompileOptions:
-    """Return options with the lengths of these arguments as representative ones, and with integers as they are in these."""
-    dims: dict[str, int] = {}
-    inputs = integer_inputs([str(port.name) for port in model.graph.inputs], arguments)
-    for port, value in zip(model.graph.inputs, arguments, strict=True):
-        if not _is_tensor(value):
-            continue
-        for dim, length in zip(port.shape or (), value.shape, strict=False):
-            if not isinstance(dim, int) and dim.value is not None and dim.value.isidentifier() and length:
-                dims[dim.value] = length
-    return replace(options, dims={**dims, **options.dims}, inputs={**inputs, **options.inputs})
 
 
 @contextmanager

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from collage._errors import ModelError
+from collage.integrations._lifted_weights import WEIGHT_MARK
 
 __all__ = ["read_graph", "write_graph"]
-
-_MARK = "_dynamo_static_input_type"
 
 
 def write_graph(graph: torch.fx.GraphModule, path: Path) -> None:
@@ -37,8 +36,8 @@ def write_graph(graph: torch.fx.GraphModule, path: Path) -> None:
         if node in shown and "example_value" in node.meta:
             value = node.meta["example_value"]
             its_copy.meta["example_value"] = plain.setdefault(id(value), _plain(value))
-        if _MARK in (facts := node.meta.get("tensor_dict", {})):
-            its_copy.meta["tensor_dict"] = {_MARK: str(facts[_MARK])}
+        if WEIGHT_MARK in (facts := node.meta.get("tensor_dict", {})):
+            its_copy.meta["tensor_dict"] = {WEIGHT_MARK: str(facts[WEIGHT_MARK])}
     try:
         path.write_bytes(GraphPickler.dumps(copy, Options(ops_filter=None)))
     except OSError:

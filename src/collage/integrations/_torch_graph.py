@@ -17,11 +17,11 @@ from torch.export.graph_signature import InputKind
 from collage._errors import ModelError
 from collage.integrations._graph_cache import GraphFacts
 from collage.integrations._length_guards import guards_of, hold
+from collage.integrations._lifted_weights import WEIGHT_MARK
 
 __all__ = ["PureGraph", "exported_bound", "weights_of"]
 
 _RANDOM = torch.Tag.nondeterministic_seeded
-_MARK = "_dynamo_static_input_type"
 _KEPT_LENGTHS = 1024
 """So many sets of lengths are remembered before all are forgotten."""
 
@@ -75,6 +75,8 @@ class PureGraph:
         else:
             self.returns, self.written, self.guards = list(known.returns), list(known.written), known.guards
         self.unique = list(dict.fromkeys(self.returns))
+        self._places = [self.unique.index(name) for name in self.returns]
+        self._is_plain = not self.written and len(self._fresh) == len(self._results)
         self.has_work = bool(self.written or self._fresh)
         self._layouts(arguments)
 
@@ -103,6 +105,8 @@ class PureGraph:
 
     def lengths(self, arguments: Sequence[Any]) -> tuple[int, ...]:
         """Return the values of all symbols of the graph."""
+        if not self._symbols:
+            return ()
         return tuple(int(arguments[i] if dim is None else arguments[i].shape[dim]) for i, dim in self._symbols.values())
 
     def is_weight(self, position: int) -> bool:
@@ -115,7 +119,7 @@ class PureGraph:
 
     def restored(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return results of the program as they are when each is there as often as the program returns it."""
-        return [results[self.unique.index(name)] for name in self.returns]
+        return [results[i] for i in self._places]
 
     def overlaps(self, arguments: Sequence[Any]) -> bool:
         """Return if memory that the graph writes to is also that of another argument."""
@@ -137,6 +141,8 @@ class PureGraph:
             computed: Outputs of the program.
         """
         layouts = self._layouts(arguments)
+        if self._is_plain and not any(layouts):
+            return list(computed)
         for i, value in zip(self.written, computed, strict=False):
             arguments[i].copy_(value)
         fresh = dict(zip(self._fresh, computed[len(self.written) :], strict=True))
@@ -316,8 +322,7 @@ class _Bound(torch.nn.Module):  # type: ignore[misc]
 def weights_of(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> set[int]:
     """Return the positions of those arguments of a graph that are parameters and buffers of modules."""
     nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    # Dynamo marks them so, for the sake of CUDA graphs.
-    marked = {i for i, node in enumerate(nodes) if _MARK in node.meta.get("tensor_dict", ())}
+    marked = {i for i, node in enumerate(nodes) if WEIGHT_MARK in node.meta.get("tensor_dict", ())}
     return marked | {i for i, value in enumerate(arguments) if isinstance(value, torch.nn.Parameter)}
 
 

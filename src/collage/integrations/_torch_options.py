@@ -20,7 +20,10 @@ __all__ = ["has_to_wait", "portable", "torch_settings"]
 _TUNE_S = 60.0
 """Seconds of tuning in the mode ``max-autotune``."""
 
-_OWN_OPTIONS = ("targets", "options", "toolchains", "workers", "say", "cache_dir", "wait", "specialise")
+_OWN_OPTIONS = ("targets", "options", "toolchains", "workers", "say", "cache_dir", "wait", "specialise", "freezing")
+_HERE_ONLY = ("say", "cache_dir", "wait", "freezing")
+"""Options about calls, which another process that compiles has none of."""
+
 _IN_PROCESS = ("toolchains", "workers")
 """Options whose values cannot be sent to another process."""
 
@@ -42,6 +45,7 @@ def torch_settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]
             raise UsageError(f"torch.compile with backend='collage' has no option {name!r}; {hint}")
     options = own.get("options", CompileOptions(baseline="none"))  # No report is shown that would name a gain.
     options = replace(compile_options(options), **{name: given[name] for name in given if name not in own})
+    own["freezing"] = bool(own.get("freezing", _is_freezing()))
     own["specialise"] = _sets_of_lengths(own.get("specialise", options.specialise), options)
     # The lengths of the first call need not be frequent. A user who waits for it has chosen them.
     options = replace(options, specialise=bool(own["specialise"]) and has_to_wait(given))
@@ -57,6 +61,13 @@ def torch_settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]
         raise UsageError(f"the option 'cache_dir' is a folder or None, not {folder!r}")
     is_kept = folder is not None and "toolchains" not in own  # A registry of the user's own has no name.
     return {**own, "options": options, "cache_dir": Path(folder) if is_kept and folder is not None else None}
+
+
+def _is_freezing() -> bool:
+    """Return True if the user has told PyTorch that weights are frozen."""
+    from torch._inductor import config  # Late: PyTorch imports this module to list its backends.
+
+    return bool(config.freezing)
 
 
 def _sets_of_lengths(told: Any, options: CompileOptions) -> int:
@@ -79,7 +90,7 @@ def portable(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return options as JSON values, without those for the first process only; None if there are others that have none."""
     if any(name in given for name in _IN_PROCESS):
         return None
-    plain = {name: value for name, value in given.items() if name not in ("say", "cache_dir", "wait")}
+    plain = {name: value for name, value in given.items() if name not in _HERE_ONLY}
     if isinstance(options := plain.get("options"), CompileOptions):
         default = CompileOptions()
         names = [field.name for field in fields(CompileOptions)]

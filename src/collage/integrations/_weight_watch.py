@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["WeightWatch", "span_bytes"]
+__all__ = ["FrozenWeights", "WeightWatch", "span_bytes"]
 
 # Bytes of each tensor that every look compares. A change of a whole tensor changes them.
 _HEAD_BYTES = 64
@@ -99,6 +99,41 @@ class WeightWatch:
         if zlib.crc32(piece) != was:
             self._late = position
         return self._late is None
+
+
+class FrozenWeights:
+    """Constants that the user says never change. Only another tensor in the place of one is seen, as by PyTorch's freezing.
+
+    Args:
+        tensors: As of ``WeightWatch``. They stay in memory.
+
+    Attributes:
+        positions: As of ``WeightWatch``.
+        pieces: Zero: no bytes are compared.
+    """
+
+    pieces = 0
+
+    def __init__(self, tensors: Mapping[int, torch.Tensor]) -> None:
+        self.positions = tuple(tensors)
+        self._pick, self._held = _picker(self.positions), tuple(tensors.values())
+
+    def are_same(self, arguments: Sequence[Any]) -> bool:
+        """Return True if these are the same tensors."""
+        try:
+            # A tuple compares identities first. Another tensor of one element may be equal to the held one, and serves as well.
+            return self._pick(arguments) == self._held
+        except RuntimeError:  # Another tensor has no single truth value.
+            return False
+
+    def changed(self, arguments: Sequence[Any]) -> tuple[list[int], bool]:
+        """Return the positions of other tensors, and False: a change is never older than the last look."""
+        pairs = zip(self.positions, self._held, strict=True)
+        return [position for position, tensor in pairs if arguments[position] is not tensor], False
+
+    def gone(self) -> list[int]:
+        """Return nothing: the tensors are kept."""
+        return []
 
 
 def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:

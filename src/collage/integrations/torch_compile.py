@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from collage.integrations._background_graph import BackgroundGraph
 from collage.integrations._compiled_graph import CompiledGraph
+from collage.integrations._lifted_weights import lifted_weights
 from collage.integrations._torch_options import has_to_wait
 
 __all__ = ["collage_backend"]
@@ -30,8 +32,11 @@ def collage_backend(
             these, such as ``{"targets": ["llvm"], "threads": 2}``. ``say`` is called with each decision. ``cache_dir`` is the
             folder in which compiled graphs are kept, ``collage/torch`` in the user's cache folder by default. None keeps
             nothing. ``wait`` has the first call wait until it is compiled. ``specialise`` is the number of sets of lengths that
-            get plans of their own, each when its calls took as long as a compilation does.
+            get plans of their own, each when its calls took as long as a compilation does. ``freezing`` says that weights do not
+            change, so that no call looks at them. Its default is ``torch._inductor.config.freezing``.
         mode: ``max-autotune`` tunes kernels for a minute.
     """
     kind = CompiledGraph if has_to_wait(options or {}) else BackgroundGraph
-    return kind(graph, options or {}, mode)
+    lifted, weights = lifted_weights(graph)
+    compiled = kind(lifted, options or {}, mode)
+    return partial(compiled, *weights) if weights else compiled

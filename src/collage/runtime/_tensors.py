@@ -21,6 +21,9 @@ _NARROW = {
 }
 """Types that PyTorch and ml_dtypes know by the same name, and DLPack to NumPy does not carry."""
 
+_SHARED = frozenset("?bBefdFD") | {np.dtype(np.int16).char, np.dtype(np.int32).char, np.dtype(np.int64).char}
+"""Codes of types that ``torch.from_numpy`` takes as they are. C has two types of eight bytes, and PyTorch knows one of them."""
+
 
 def is_torch(value: Any) -> bool:
     """True if a value is a tensor of PyTorch. PyTorch is not imported."""
@@ -48,21 +51,31 @@ def as_numpy(value: Any) -> Array:
 
 def as_torch(value: Any) -> Any:
     """Return a tensor of PyTorch that shares an array's memory. Anything but an array of numbers is returned as it is."""
-    import torch  # late: it is optional, takes seconds to import, and its caller has it already
-
-    if not isinstance(value, np.ndarray) or value.dtype.kind in "OSUT":
+    if not isinstance(value, np.ndarray):
+        return value
+    torch = sys.modules["torch"]  # Its caller has imported it.
+    # The usual type in one step: its name takes longer than all else here.
+    if value.dtype.char in _SHARED and value.dtype.isbuiltin == 1:
+        return torch.from_numpy(value)
+    if value.dtype.kind in "OSUT":
         return value
     if value.dtype.name in _NARROW:
         bits = value.view(np.uint16 if value.itemsize == 2 else np.uint8)
         return torch.from_numpy(bits).view(getattr(torch, value.dtype.name))
     if value.dtype.isbuiltin != 1:
         return value
-    # C has two types of eight bytes, and PyTorch knows one of them only.
     return torch.from_numpy(value.view(value.dtype.name))
 
 
 def _from_torch(tensor: Any) -> Array:
-    import torch  # late, as above
+    # The usual tensor in one step. Others have gradients or another sign, lie on a device, or NumPy lacks their type.
+    try:
+        usual: Array | None = tensor.numpy() if tensor.is_contiguous() else None
+    except (RuntimeError, TypeError):
+        usual = None
+    if usual is not None:
+        return usual
+    import torch  # Late: it is optional, takes seconds to import, and its caller has it already.
 
     if tensor.device.type != "cpu":
         raise ValueError(f"it is on {tensor.device}; move it to the CPU first")

@@ -128,6 +128,16 @@ def test_a_module_does_what_it_does_without(name: str, compiled_models: list[ir.
         assert bool(said) != case.compiled
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_module_whose_weights_are_frozen_does_the_same(name: str, compiled_models: list[ir.Model]) -> None:
+    case = CASES[name]
+    with torch._inductor.config.patch(freezing=True):
+        said = compared(case.make, case.calls)
+    assert len(said) <= 1
+    if case.compiled is not None:
+        assert bool(compiled_models) == case.compiled
+
+
 def test_a_length_that_grows_is_compiled_twice_in_all(compiled_models: list[ir.Model]) -> None:
     assert not compared(Reshaping, lambda: [(torch.randn(2, n),) for n in range(4, 20, 2)])
     assert len(compiled_models) == 2  # Once for the first length, and once for all others.
@@ -212,6 +222,35 @@ def test_weights_that_anybody_changes_are_noticed_and_become_inputs(change, comp
         len(compiled_models) <= 4
     )  # A tensor that was replaced is noticed when it is gone, which may take another call.
     assert len(compiled_models[-1].graph.inputs) > 1
+
+
+@pytest.mark.parametrize("change", [load, write_data, assign])
+def test_a_change_after_calls_that_had_nothing_to_decide_is_noticed(change, compiled_models: list[ir.Model]) -> None:
+    def once(module: Any, n: int) -> None:
+        if n == 5:
+            change(module, n)
+
+    assert not compared(lambda: Normal(False), lambda: [(torch.randn(3, 4),)] * 8, before_call=once)
+    assert len(compiled_models) == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"freezing": True}])
+def test_of_frozen_weights_only_other_tensors_are_noticed(
+    options: dict[str, bool], compiled_models: list[ir.Model]
+) -> None:
+    from torch._inductor import config
+
+    module, x = Normal(False), torch.randn(3, 4)
+    compiled = torch.compile(module, backend="collage", options={"wait": True, **options})
+    with torch.no_grad(), config.patch(freezing=not options):
+        for _ in range(3):
+            before = compiled(x)
+        module.linear.bias.add_(1)
+        assert_same(compiled(x), before)
+        module.linear.bias = torch.nn.Parameter(module.linear.bias + 1)
+        for _ in range(3):
+            assert_same(compiled(x), module(x))
+    assert len(compiled_models) == 2
 
 
 def test_a_buffer_that_is_filled_from_outside_is_noticed(compiled_models: list[ir.Model]) -> None:

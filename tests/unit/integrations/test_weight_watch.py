@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from collage.integrations import _weight_watch
-from collage.integrations._weight_watch import WeightWatch
+from collage.integrations._weight_watch import FrozenWeights, WeightWatch
 
 LARGE = 300_000
 
@@ -100,3 +100,15 @@ def test_large_models_are_looked_at_in_larger_pieces() -> None:
     small, large = WeightWatch({0: torch.zeros(20_000)}), WeightWatch({0: torch.zeros(40_000_000)})
     assert small.pieces == -(-80_000 // _weight_watch._LEAST_PIECE_BYTES)
     assert large.pieces == -(-160_000_000 // _weight_watch._MOST_PIECE_BYTES)
+
+
+@pytest.mark.parametrize("shape", [(7, 11), (1,), (0,), (2, 3)])
+def test_frozen_weights_are_compared_by_identity(shape: tuple[int, ...]) -> None:
+    weights = {i: torch.nn.Parameter(torch.full(shape, 2.0)) for i in (1, 3, 4)}
+    arguments, frozen = arguments_of(weights), FrozenWeights(weights)
+    weights[3].data.add_(1)
+    assert frozen.are_same(arguments)
+    arguments[3] = torch.zeros(7, 11)
+    assert not frozen.are_same(arguments)
+    assert frozen.changed(arguments) == ([3], False)
+    assert FrozenWeights({}).are_same([1])

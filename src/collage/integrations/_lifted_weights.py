@@ -1,0 +1,38 @@
+"""Weights that Dynamo made attributes of a graph, as arguments again.
+
+Dynamo does so if the user froze weights, by ``torch._inductor.config.freezing`` or ``torch._dynamo.config.prepare_freezing``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+__all__ = ["WEIGHT_MARK", "lifted_weights"]
+
+WEIGHT_MARK = "_dynamo_static_input_type"
+"""Dynamo's mark of those arguments that are parameters and buffers of modules, for the sake of CUDA graphs."""
+
+
+def lifted_weights(graph: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tensor]]:
+    """Return a graph that takes its weights as its first arguments, and these weights.
+
+    Args:
+        graph: The graph that Dynamo traced. Without weights among its attributes it is returned as it is.
+    """
+    held = {**dict(graph.named_parameters(recurse=False)), **dict(graph.named_buffers(recurse=False))}
+    names = list(dict.fromkeys(n.target for n in graph.graph.nodes if n.op == "get_attr" and n.target in held))
+    if not names:
+        return graph, []
+    lifted = fx.Graph()
+    weights = {name: lifted.placeholder(f"weight_{n}") for n, name in enumerate(names)}
+    known: dict[fx.Node, fx.Node] = {}
+    for node in graph.graph.nodes:
+        if node.op == "get_attr" and node.target in weights:
+            weight = known[node] = weights[node.target]
+            weight.meta = {**node.meta, "tensor_dict": {WEIGHT_MARK: "guarded"}}
+        elif node.op == "output":
+            lifted.output(fx.map_arg(node.args[0], known.__getitem__))
+        else:
+            known[node] = lifted.node_copy(node, known.__getitem__)
+    return fx.GraphModule(graph, lifted), [held[name] for name in names]
