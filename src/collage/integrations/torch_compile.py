@@ -11,6 +11,7 @@ import torch
 from collage.integrations._background_graph import BackgroundGraph
 from collage.integrations._compiled_graph import CompiledGraph
 from collage.integrations._lifted_weights import lifted_weights
+from collage.integrations._scalar_arguments import GraphsByNumbers, number_positions
 from collage.integrations._torch_options import has_to_wait
 
 __all__ = ["collage_backend"]
@@ -37,6 +38,11 @@ def collage_backend(
         mode: ``max-autotune`` tunes kernels for a minute.
     """
     kind = CompiledGraph if has_to_wait(options or {}) else BackgroundGraph
+
+    def made(graph: torch.fx.GraphModule) -> Callable[..., Any]:
+        return kind(graph, options or {}, mode)
+
     lifted, weights = lifted_weights(graph)
-    compiled = kind(lifted, options or {}, mode)
+    numbers = number_positions(lifted)
+    compiled = GraphsByNumbers(lifted, numbers, made) if numbers else made(lifted)
     return partial(compiled, *weights) if weights else compiled

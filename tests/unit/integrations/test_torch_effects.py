@@ -175,6 +175,34 @@ def test_a_view_of_memory_that_two_arguments_share_is_pytorchs(compiled_models: 
     assert "two arguments share" in said
 
 
+class Scaled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = torch.nn.Sequential(torch.nn.LayerNorm(4), torch.nn.BatchNorm1d(4), torch.nn.GELU()).eval()
+        self.scale = 0.5
+
+    def forward(self, x, divisor):
+        return self.norms(x) * self.scale + torch.full_like(x, divisor) / divisor
+
+
+def test_numbers_that_dynamo_makes_variables_are_constants(compiled_models: list[ir.Model]) -> None:
+    calls = [(torch.randn(n, 4), 2.0) for n in (3, 5, 6)]
+    assert not compared(Scaled, lambda: calls, dynamic=True)
+    assert len(compiled_models) == 1
+
+
+def test_pytorch_runs_calls_with_more_numbers_than_graphs_are_compiled_for(compiled_models: list[ir.Model]) -> None:
+    divisors = [2.5, 3.5, 1.5, 4.5, 2.5, 7.0, 8.0, 3.5]
+    with pytest.warns(RuntimeWarning, match="4 other sets of its numbers"):
+        module = Scaled()
+        compiled = torch.compile(module, backend="collage", options={"wait": True}, dynamic=True)
+        with torch.no_grad():
+            for divisor in divisors:
+                x = torch.randn(3, 4)
+                torch.testing.assert_close(compiled(x, divisor), module(x, divisor), rtol=1e-4, atol=1e-5)
+    assert len(compiled_models) == 4
+
+
 def fill(module: Any, n: int) -> None:
     module.total.fill_(n)
 
