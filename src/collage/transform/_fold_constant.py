@@ -43,6 +43,9 @@ _SIZED_BY_VALUES = frozenset({"BlackmanWindow", "HammingWindow", "HannWindow", "
 _KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
 """Operators that toolchains need to see."""
 
+_PARTS = frozenset({"Gather", "Slice"})
+"""Operators that take a part of a tensor, as PyTorch's exporter does to order the gates of a recurrent layer."""
+
 _NO_TENSORS = (ir.SequenceType, ir.OptionalType)
 """Types that no constant can have."""
 
@@ -50,7 +53,8 @@ _NO_TENSORS = (ir.SequenceType, ir.OptionalType)
 class FoldConstant(ModulePass):
     """Folds constants, under rules that keep models small and their results equal.
 
-    A node is folded if its result is small, or no larger than the constants that only it reads. Random operators,
+    A node is folded if its result is small, or no larger than the constants that only it reads. So are all parts of a constant
+    that are no larger together. Random operators,
     operators of unknown domains, those whose result is an output of a graph, quantisation, and operators that only
     enlarge tensors beyond the size of a shape, stay. Results are exact or bounded as the table of ``_evaluate`` says.
 
@@ -129,7 +133,10 @@ class _Folder(optimizer.constant_folding.FoldConstantsPass):  # type: ignore[mis
         for value in given:  # The value that a constant replaced may have had a shape with unknown lengths.
             if value.const_value is not None:
                 value.shape = ir.Shape(value.const_value.shape.numpy())
-        self._do_inference(node)
+        for reader in {node: None} | dict.fromkeys(
+            use.node for value in given for use in value.uses() if _is_part(use.node)
+        ):
+            self._do_inference(reader)
         if not _is_worth_folding(node):
             return None
         operands = [
@@ -185,10 +192,28 @@ def _is_worth_folding(node: ir.Node) -> bool:
         return False
     if node.op_type in _GROWING:
         return sum(_bytes(value, _LARGEST_INPUT_BYTES) for value in node.outputs) <= _GROWN_BYTES
-    freed = sum(size for value, size in zip(inputs, sizes, strict=True) if len(value.uses()) == 1)
+    freed = sum(
+        size for value, size in zip(inputs, sizes, strict=True) if len(value.uses()) == 1 or _is_divided(value, size)
+    )
     unknown = _LARGEST_INPUT_BYTES + 1 if node.op_type in _SIZED_BY_VALUES else max(sizes, default=0)
     result = sum(_bytes(value, unknown) for value in node.outputs)
     return result <= max(freed, _SMALL_BYTES)
+
+
+def _is_divided(value: ir.Value, size: int) -> bool:
+    """Return True if a constant is read by its parts only, which are no larger together, so that it goes with the last one."""
+    readers = [use.node for use in value.uses()]
+    parts = sum(_bytes(output, size + 1) for reader in readers for output in reader.outputs)
+    return all(map(_is_part, readers)) and parts <= size
+
+
+def _is_part(node: ir.Node) -> bool:
+    is_constant = all(value is None or value.const_value is not None for value in node.inputs)
+    return (
+        is_constant
+        and node.op_identifier() in {("", op_type, "") for op_type in _PARTS}
+        and not node.outputs[0].is_graph_output()
+    )
 
 
 def _bytes(value: ir.Value, otherwise: int) -> int:
