@@ -20,7 +20,8 @@ def lifted_weights(graph: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Te
     Args:
         graph: The graph that Dynamo traced. Without weights among its attributes it is returned as it is.
     """
-    held = {**dict(graph.named_parameters(recurse=False)), **dict(graph.named_buffers(recurse=False))}
+    named = {"recurse": False, "remove_duplicate": False}
+    held = {**dict(graph.named_parameters(**named)), **dict(graph.named_buffers(**named))}
     names = list(dict.fromkeys(n.target for n in graph.graph.nodes if n.op == "get_attr" and n.target in held))
     if not names:
         return graph, []

@@ -133,8 +133,9 @@ class _Folder(optimizer.constant_folding.FoldConstantsPass):  # type: ignore[mis
         for value in given:  # The value that a constant replaced may have had a shape with unknown lengths.
             if value.const_value is not None:
                 value.shape = ir.Shape(value.const_value.shape.numpy())
-        for reader in {node: None} | dict.fromkeys(
-            use.node for value in given for use in value.uses() if _is_part(use.node)
+        large = [value for value in given if value.const_value is not None and value.const_value.nbytes > _SMALL_BYTES]
+        for reader in dict.fromkeys(
+            [node, *(use.node for value in large for use in value.uses() if _is_part(use.node))]
         ):
             self._do_inference(reader)
         if not _is_worth_folding(node):
@@ -192,12 +193,12 @@ def _is_worth_folding(node: ir.Node) -> bool:
         return False
     if node.op_type in _GROWING:
         return sum(_bytes(value, _LARGEST_INPUT_BYTES) for value in node.outputs) <= _GROWN_BYTES
-    freed = sum(
-        size for value, size in zip(inputs, sizes, strict=True) if len(value.uses()) == 1 or _is_divided(value, size)
-    )
     unknown = _LARGEST_INPUT_BYTES + 1 if node.op_type in _SIZED_BY_VALUES else max(sizes, default=0)
     result = sum(_bytes(value, unknown) for value in node.outputs)
-    return result <= max(freed, _SMALL_BYTES)
+    if result <= _SMALL_BYTES:
+        return True
+    pairs = zip(inputs, sizes, strict=True)
+    return result <= sum(size for value, size in pairs if len(value.uses()) == 1 or _is_divided(value, size))
 
 
 def _is_divided(value: ir.Value, size: int) -> bool:
@@ -208,12 +209,10 @@ def _is_divided(value: ir.Value, size: int) -> bool:
 
 
 def _is_part(node: ir.Node) -> bool:
-    is_constant = all(value is None or value.const_value is not None for value in node.inputs)
-    return (
-        is_constant
-        and node.op_identifier() in {("", op_type, "") for op_type in _PARTS}
-        and not node.outputs[0].is_graph_output()
-    )
+    """Return True if a node takes a part of a constant, at constant places, and no caller reads it."""
+    if node.domain != "" or node.op_type not in _PARTS or node.outputs[0].is_graph_output():
+        return False
+    return all(value is None or value.const_value is not None for value in node.inputs)
 
 
 def _bytes(value: ir.Value, otherwise: int) -> int:
