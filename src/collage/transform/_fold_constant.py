@@ -54,7 +54,7 @@ class FoldConstant(ModulePass):
     """Folds constants, under rules that keep models small and their results equal.
 
     A node is folded if its result is small, or no larger than the constants that only it reads. So are all parts of a constant
-    that are no larger together. Random operators,
+    if their sizes add up to that of the constant at most. Random operators,
     operators of unknown domains, those whose result is an output of a graph, quantisation, and operators that only
     enlarge tensors beyond the size of a shape, stay. Results are exact or bounded as the table of ``_evaluate`` says.
 
@@ -202,7 +202,7 @@ def _is_worth_folding(node: ir.Node) -> bool:
 
 
 def _is_divided(value: ir.Value, size: int) -> bool:
-    """Return True if a constant is read by its parts only, which are no larger together, so that it goes with the last one."""
+    """Return True if only parts of a constant are read, whose sizes add up to its own at most: it goes with the last one."""
     readers = [use.node for use in value.uses()]
     parts = sum(_bytes(output, size + 1) for reader in readers for output in reader.outputs)
     return all(map(_is_part, readers)) and parts <= size
