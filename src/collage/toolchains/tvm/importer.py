@@ -54,6 +54,7 @@ from collage._errors import Unsupported
 from collage.toolchains.sdk.profiler_names import tokens_in
 from collage.toolchains.tvm.activations import activation
 from collage.toolchains.tvm.arithmetic import PAIRWISE, mish, pairwise, remainder, shifted, whole_exponent
+from collage.toolchains.tvm.channel_schedules import are_by_channel, by_channel, mixes_channels
 from collage.toolchains.tvm.convolutions import (
     Windows,
     column_by_column,
@@ -115,14 +116,16 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__(None, "float32")
-        self._is_turned = False
+        self._is_turned = self._mixes_channels = False
         self._images = Images(self.bb)
         # Loops that are written by hand are for processors. Another device has loops of TVM's alone.
         self._processor = current_processor()
 
     def read(self, proto: onnx.ModelProto) -> Any:
         """A Relax module of an ONNX model."""
-        self._is_turned = any(node.op_type in CONVOLUTIONS for node in proto.graph.node)
+        convolutions = [node for node in proto.graph.node if node.op_type in CONVOLUTIONS]
+        self._is_turned = bool(convolutions)
+        self._mixes_channels = any(mixes_channels(node) for node in convolutions)
         version = next(opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx"))
         # Views of images that nothing reads are left out.
         return relax.transform.DeadCodeElimination()(self.from_onnx(proto.graph, version))
@@ -223,6 +226,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             windows = Windows.of(attrs, inputs[0].ty.ndim - 2)
             if windows is not None and (op_name == "ConvTranspose" or inputs[0].ty.ndim == _THREE_LENGTHS):
                 return self._convolved(op_name, inputs, windows, attrs, opset)
+            if windows is not None and self._is_by_channel(op_name, inputs, windows):
+                return by_channel(self.bb, inputs[0], inputs[1], [*inputs, None][2], windows)
             if op_name == "Conv" and inputs[0].ty.ndim == _TWO_LENGTHS and attrs.get("group", 1) == 1:
                 if windows is not None and has_columns_for_vectors(inputs[1], windows):
                     return self._convolved(op_name, inputs, windows, attrs, opset)
@@ -276,6 +281,12 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return ordinary(self.bb, x, weight, bias, windows, convolve)
         extra = attrs.get("output_padding") or [0] * (x.ty.ndim - 2)
         return transposed(self.bb, x, weight, bias, windows, extra, convolve)
+
+    def _is_by_channel(self, op_name: str, inputs: list[Any], windows: Windows) -> bool:
+        """Return True for a convolution of single channels in a kernel that never mixes channels by another one."""
+        if self._mixes_channels or op_name != "Conv" or inputs[0].ty.ndim != _TWO_LENGTHS:
+            return False
+        return are_by_channel(inputs[0], inputs[1], windows, self._processor)
 
     def _has_own_loops(self, x: Any, weight: Any, windows: Windows) -> bool:
         """Return True for a convolution whose loops take any number of maps."""

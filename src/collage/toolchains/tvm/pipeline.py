@@ -82,6 +82,7 @@ def pipeline(
     from tvm.relax.backend import cpu_generic
     from tvm.s_tir import dlight
 
+    from collage.toolchains.tvm.channel_schedules import Channels
     from collage.toolchains.tvm.profiler import noting_calls
     from collage.toolchains.tvm.row_schedules import Rows
     from collage.toolchains.tvm.tile_schedules import Cautious, Reductions, RegisterTiles
@@ -91,7 +92,7 @@ def pipeline(
         [
             front(target, channels_last=channels_last, winograd=winograd),
             *tuned,
-            dlight.ApplyDefaultSchedule(*map(Cautious, (Rows(), RegisterTiles(), Reductions()))),
+            dlight.ApplyDefaultSchedule(*map(Cautious, (Channels(), Rows(), RegisterTiles(), Reductions()))),
             tvm.relax.transform.RewriteDataflowReshape(),  # What becomes a view is not called.
             noting_calls(calls),
             *([] if weights is None else [lifting_weights(weights)]),
