@@ -28,6 +28,9 @@ __all__ = ["use_matrix_products"]
 _GROUPS = 8
 """Tiles below each other that one task computes. An encoder of 17 to 384 tokens takes as long, within 3 %, with 2 and with 32."""
 
+_LEAST_LANES = 4
+"""The fewest columns that make a vector."""
+
 _Place = Callable[[Any, Any, Any], Any]
 """Load an element of an operand by its row, its place in the sum, and its column."""
 
@@ -97,9 +100,13 @@ def _product_of(nest: Nest, left: Any, right: Any, processor: Processor) -> _Pro
     *_, columns = lengths
     (depth,) = numbers_of([reduced.dom.extent])
     is_known = all(isinstance(n, int) for n in (*lengths, depth))
+    if (
+        isinstance(columns, int) and columns < processor.lanes
+    ):  # A head of 15 columns: two vectors of 8, of which one is shared.
+        processor = replace(processor, lanes=1 << columns.bit_length() - 1)
     tile = Tile.of(processor, 1)  # With two vectors, 17 columns of a free number take a tenth longer, and 384 as long.
     if isinstance(columns, int):
-        if columns < processor.lanes or (is_known and columns % processor.lanes == 0 and has_tiles(lengths[:-1])):
+        if columns < _LEAST_LANES or (is_known and columns % processor.lanes == 0 and has_tiles(lengths[:-1])):
             raise Unlike
         tiles = (Tile.of(processor, n) for n in range(1, min(MOST_VECTORS, columns // processor.lanes) + 1))
         tile = max(tiles, key=lambda tile: tile.speed / (ceil_div(columns, tile.panel) * tile.panel))
