@@ -14,7 +14,7 @@ from tvm import s_tir, te, tirx
 
 from collage.toolchains.tvm.convolutions import Windows, is_known
 from collage.toolchains.tvm.processor import Processor, current_processor
-from collage.toolchains.tvm.tile_schedules import PARALLEL_WORK, TILE_ROWS, divisor, extent, product
+from collage.toolchains.tvm.tile_schedules import MOST_TAPS, PARALLEL_WORK, TILE_ROWS, divisor, extent, product
 
 __all__ = ["Channels", "are_by_channel", "by_channel", "mixes_channels"]
 
@@ -31,7 +31,7 @@ def are_by_channel(x: Any, weight: Any, windows: Windows, processor: Processor |
     if not is_fixed or mixed != 1 or maps != windows.groups or maps != int(lengths[1]) or windows.strides[-1] != 1:
         return False
     *_, columns = windows.outputs([int(n) for n in lengths[2:]], taps)
-    return divisor(columns, _widths(processor)) is not None
+    return taps[-1] <= MOST_TAPS and divisor(columns, _widths(processor)) is not None
 
 
 def mixes_channels(node: onnx.NodeProto) -> bool:
