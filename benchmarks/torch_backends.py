@@ -2,12 +2,12 @@
 
     python -m benchmarks.torch_backends [--models mobile,unet] [--contenders inductor,collage] [--rounds 15]
 
-Inductor and Collage are told that weights are frozen. Inductor runs by its defaults and by ``mode="max-autotune"``, and OpenVINO
-computes in float32. Every contender compiles each module in a process of its own, without anything from earlier runs, and all take
-turns in random order.
-A row has milliseconds, the seconds of the first call, the largest error against eager PyTorch relative to the largest value, and
-the time of the fastest other contender over Collage's, with its interval. The last line has the geometric mean of these ratios.
-The exit code is 1 if Collage is slower than the fastest other by more than 3 % beyond doubt, or wrong. Nothing else should run.
+Inductor and Collage are told that weights are frozen. Inductor runs by its defaults and by ``mode="max-autotune"``, and
+OpenVINO computes in float32. Every contender compiles each module in a process of its own, without anything from earlier runs.
+All take turns in random order. A row has milliseconds, the seconds of the first call, the largest error against eager PyTorch
+relative to the largest value, and the time of the fastest other contender over Collage's, with its interval. The last line has
+the geometric mean of these ratios. The exit code is 1 if Collage is slower than the fastest other by more than 3 % beyond
+doubt, or wrong. Nothing else should run.
 """
 
 from __future__ import annotations
