@@ -27,13 +27,10 @@ def lifted_weights(graph: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Te
         return graph, []
     lifted = fx.Graph()
     weights = {name: lifted.placeholder(f"weight_{n}") for n, name in enumerate(names)}
-    known: dict[fx.Node, fx.Node] = {}
-    for node in graph.graph.nodes:
-        if node.op == "get_attr" and node.target in weights:
-            weight = known[node] = weights[node.target]
-            weight.meta = {**node.meta, "tensor_dict": {WEIGHT_MARK: "guarded"}}
-        elif node.op == "output":
-            lifted.output(fx.map_arg(node.args[0], known.__getitem__))
-        else:
-            known[node] = lifted.node_copy(node, known.__getitem__)
+    known = {
+        node: weights[node.target] for node in graph.graph.nodes if node.op == "get_attr" and node.target in weights
+    }
+    for node, weight in known.items():
+        weight.meta = {**node.meta, "tensor_dict": {WEIGHT_MARK: "guarded"}}
+    lifted.output(lifted.graph_copy(graph.graph, known))
     return fx.GraphModule(graph, lifted), [held[name] for name in names]

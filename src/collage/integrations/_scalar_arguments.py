@@ -73,16 +73,9 @@ def _is_read(node: fx.Node) -> bool:
 
 def _with_numbers(graph: fx.GraphModule, numbers: Mapping[int, float]) -> fx.GraphModule:
     """Return a graph that has numbers in place of some of its arguments."""
-    fixed = fx.Graph()
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
     known: dict[fx.Node, Any] = {placeholders[i]: number for i, number in numbers.items()}
-    for node in graph.graph.nodes:
-        if node in known:
-            continue
-        if _is_read(node) and node.args[0] in known and not isinstance(known[node.args[0]], fx.Node):
-            known[node] = known[node.args[0]]
-        elif node.op == "output":
-            fixed.output(fx.map_arg(node.args[0], known.__getitem__))
-        else:
-            known[node] = fixed.node_copy(node, known.__getitem__)
+    known |= {read: number for node, number in known.items() for read in node.users}
+    fixed = fx.Graph()
+    fixed.output(fixed.graph_copy(graph.graph, known))
     return fx.GraphModule(graph, fixed)

@@ -54,7 +54,7 @@ from collage._errors import Unsupported
 from collage.toolchains.sdk.profiler_names import tokens_in
 from collage.toolchains.tvm.activations import activation
 from collage.toolchains.tvm.arithmetic import PAIRWISE, mish, pairwise, remainder, shifted, whole_exponent
-from collage.toolchains.tvm.channel_schedules import are_by_channel, by_channel, mixes_channels
+from collage.toolchains.tvm.channel_convolutions import are_by_channel, by_channel, mixes_channels
 from collage.toolchains.tvm.convolutions import (
     Windows,
     column_by_column,

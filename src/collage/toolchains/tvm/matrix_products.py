@@ -100,13 +100,13 @@ def _product_of(nest: Nest, left: Any, right: Any, processor: Processor) -> _Pro
     *_, columns = lengths
     (depth,) = numbers_of([reduced.dom.extent])
     is_known = all(isinstance(n, int) for n in (*lengths, depth))
-    if (
-        isinstance(columns, int) and columns < processor.lanes
-    ):  # A head of 15 columns: two vectors of 8, of which one is shared.
-        processor = replace(processor, lanes=1 << columns.bit_length() - 1)
     tile = Tile.of(processor, 1)  # With two vectors, 17 columns of a free number take a tenth longer, and 384 as long.
     if isinstance(columns, int):
-        if columns < _LEAST_LANES or (is_known and columns % processor.lanes == 0 and has_tiles(lengths[:-1])):
+        if columns < _LEAST_LANES:
+            raise Unlike
+        # The 15 columns of a head are two vectors of 8 that share one.
+        processor = replace(processor, lanes=min(processor.lanes, 1 << columns.bit_length() - 1))
+        if is_known and columns % processor.lanes == 0 and has_tiles(lengths[:-1]):
             raise Unlike
         tiles = (Tile.of(processor, n) for n in range(1, min(MOST_VECTORS, columns // processor.lanes) + 1))
         tile = max(tiles, key=lambda tile: tile.speed / (ceil_div(columns, tile.panel) * tile.panel))

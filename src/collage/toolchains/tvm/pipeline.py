@@ -82,7 +82,7 @@ def pipeline(
     from tvm.relax.backend import cpu_generic
     from tvm.s_tir import dlight
 
-    from collage.toolchains.tvm.channel_schedules import Channels
+    from collage.toolchains.tvm.channel_convolutions import Channels
     from collage.toolchains.tvm.profiler import noting_calls
     from collage.toolchains.tvm.row_schedules import Rows
     from collage.toolchains.tvm.tile_schedules import Cautious, Reductions, RegisterTiles

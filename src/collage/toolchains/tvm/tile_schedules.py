@@ -23,7 +23,6 @@ from collage.toolchains.tvm.processor import WIDE, Processor, Tile, current_proc
 
 __all__ = [
     "LANES",
-    "MOST_TAPS",
     "PARALLEL_WORK",
     "TILE_ROWS",
     "Cautious",
@@ -44,7 +43,7 @@ _STACK_BYTES = 1024
 _BEST_VECTORS = 2
 """Vectors of the tile that comes first where it fits."""
 _LEAST_LANES = 4
-MOST_TAPS = 31
+_MOST_TAPS = 31
 """The longest row of a window that is written out, so that neighbours in a tile share what they read. The tile then has one
 vector of columns. Channel by channel, ``[1, 128, 100, 76]`` by 5 x 5 takes 0.26 ms instead of 0.51, ``[1, 64, 56, 56]`` by
 15 x 15 0.64 instead of 1.16. Pools take as long as before.
@@ -182,7 +181,7 @@ def _reduction(
     last = epilogue.block_rv if epilogue is not None else sch.cache_write(block.block_rv, 0, "global")
     *batch, column = spatial
     row = next((loop for loop in reversed(batch) if extent(sch, loop) != 1), None)
-    is_window = len(reduced) == 2 and 0 < extent(sch, reduced[-1]) <= MOST_TAPS
+    is_window = len(reduced) == 2 and 0 < extent(sch, reduced[-1]) <= _MOST_TAPS
     most = processor.lanes if is_window else TILE_COLUMNS[0]
     least = extent(sch, column) if epilogue is not None and _reads_one_column(sch, block, epilogue) else 1
     columns, rows, columns_first = _tile(

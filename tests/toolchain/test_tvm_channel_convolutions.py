@@ -23,7 +23,7 @@ TARGET = Target.parse("llvm")
 SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 1e-40)
 
 
-def drawn(seed: int, mixes: bool = False) -> onnx.ModelProto:
+def drawn(seed: int, mixes: bool = False, columns: int | None = None) -> onnx.ModelProto:
     """Return up to three such convolutions one after the other, each followed by something, and both results if that fits."""
     choose, rng = random.Random(seed), np.random.default_rng(seed)
     samples, channels = choose.choice([1, 1, 2]), choose.choice([1, 3, 8, 20])
@@ -35,7 +35,7 @@ def drawn(seed: int, mixes: bool = False) -> onnx.ModelProto:
         return name
 
     for n in range(choose.randint(1, 3)):
-        taps = choose.choice([1, 2, 3, 5]), choose.choice([1, 3, 5, 7])
+        taps = choose.choice([1, 2, 3, 5]), choose.choice([1, 3, 5, 7]) if columns is None else columns
         beside = choose.choice([1, 1, 2])
         sides = beside * (taps[1] - 1)  # The width stays.
         left, above = choose.randint(0, sides), choose.randint(0, taps[0] - 1)
@@ -103,7 +103,7 @@ def check(model: onnx.ModelProto, workspace: Path, *, special: bool = False) -> 
 @pytest.fixture
 def scheduled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The schedules that the rule makes."""
-    from collage.toolchains.tvm.channel_schedules import Channels
+    from collage.toolchains.tvm.channel_convolutions import Channels
 
     made: list[Any] = []
     apply = Channels.apply
@@ -132,6 +132,11 @@ def test_nan_and_infinities_stay_where_windows_see_them(seed: int, tmp_path: Pat
 
 def test_beside_a_convolution_that_mixes_channels_they_are_channels_last(scheduled: list[Any], tmp_path: Path) -> None:
     check(drawn(7, mixes=True), tmp_path)
+    assert not scheduled
+
+
+def test_long_windows_are_channels_last(scheduled: list[Any], tmp_path: Path) -> None:
+    check(drawn(7, columns=9), tmp_path)
     assert not scheduled
 
 
