@@ -19,7 +19,8 @@ from collage import CollageError
 from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase, with_weights_in_file
 from collage.testing._toolchain_kernels import COMMON, kernel
-from collage.toolchains import LoadOptions
+from collage.toolchains import LoadOptions, Toolchain
+from collage.toolchains.host.toolchain import HostToolchain
 from collage.toolchains.onnxruntime.toolchain import OnnxRuntimeToolchain
 from collage.toolchains.onnxruntime.unoptimised import UnoptimisedModel
 
@@ -171,7 +172,10 @@ def test_nothing_is_reported_to_anybody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("reduction", "add"), [("add", np.add), ("max", np.maximum)])
-def test_sums_at_equal_points_lose_no_update(reduction: str, add: np.ufunc, tmp_path: Path) -> None:
+@pytest.mark.parametrize("toolchain", [OnnxRuntimeToolchain(), HostToolchain()], ids=["onnxruntime", "host"])
+def test_sums_at_equal_points_lose_no_update(
+    toolchain: Toolchain, reduction: str, add: np.ufunc, tmp_path: Path
+) -> None:
     text = (
         "(float[40,64] x, int64[9000,1] i, float[9000,64] u) => (float[40,64] y)"
         f'{{y = ScatterND <reduction = "{reduction}"> (x, i, u)}}'
@@ -180,8 +184,9 @@ def test_sums_at_equal_points_lose_no_update(reduction: str, add: np.ufunc, tmp_
     x, u = rng.standard_normal((40, 64)).astype("f"), rng.standard_normal((9000, 64)).astype("f")
     i, right = rng.integers(0, 40, (9000, 1)), x.copy()
     add.at(right, i[:, 0], u)
-    compiled = OnnxRuntimeToolchain().compile(kernel("k", text), TARGET, tmp_path)
-    loaded = OnnxRuntimeToolchain().load(compiled, TARGET, tmp_path, LoadOptions(threads=2))
+    target = Target("llvm", compiler=toolchain.name)
+    compiled = toolchain.compile(kernel("k", text), target, tmp_path)
+    loaded = toolchain.load(compiled, target, tmp_path, LoadOptions(threads=2))
     path = tmp_path / compiled.metadata["model"]
     for _ in range(5):
         np.testing.assert_array_equal(loaded([x, i, u])[0], right)

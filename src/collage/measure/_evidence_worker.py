@@ -135,7 +135,7 @@ class Witness:
             self._known.truth = self._run(names, None, ends_at)
         if self._is_original:
             with contextlib.suppress(ToolchainError, KeyError):
-                self._known.unperturbed.append(dict(OriginalSession(self._path).run(feeds)))
+                self._known.unperturbed.append(dict(OriginalSession(self._path, self._model.threads).run(feeds)))
         if about is not None:
             self._memory.keep(key, self._known)
 

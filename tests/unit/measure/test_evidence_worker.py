@@ -105,3 +105,21 @@ def test_the_memory_is_bounded(tmp_path: Path, runs: list[bool], monkeypatch: py
     for name in ("values", "other", "values"):
         service.settle(model, doubt(tmp_path / name, 2e-5))
     assert [is_perturbed for is_perturbed in runs].count(False) == 3
+
+
+def test_updates_that_threads_lose_excuse_nothing(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 10, opset_import: ["": 20]> sums (float[40,64] x, int64[9000,1] i, float[9000,64] u) => (float[40,64] y) '
+        '{y = ScatterND <reduction = "add"> (x, i, u)}'
+    )
+    rng = np.random.default_rng(0)
+    x, u = rng.standard_normal((40, 64)).astype("f"), rng.standard_normal((9000, 64)).astype("f")
+    i, right = rng.integers(0, 40, (9000, 1)), x.copy()
+    np.add.at(right, i[:, 0], u)
+    values = ValueStore(tmp_path / "values")
+    for name, value in (("x", x), ("i", i), ("u", u), ("y", right)):
+        values.put(name, value)
+    values.flush()
+    onnx.save(parser.parse_model(text), tmp_path / "sums.onnx")
+    for _ in range(5):
+        assert EvidenceService().noise(str(tmp_path / "sums.onnx"), str(values.folder), 30.0)["y"] < 1e-5

@@ -54,10 +54,10 @@ class HostToolchain(ToolchainBase):
         """Choose the runtime of the kernel, and write the kernel."""
         check_options(target, {})
         files = save_kernel(kernel, workspace)
-        runner = "numpy" if _views(kernel.graph) is not None else _fallback(kernel, target, workspace)
+        metadata = {"runner": "numpy"} if _views(kernel.graph) is not None else _fallback(kernel, target, workspace)
+        metadata["model"] = files[0]
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
-        metadata = {"model": files[0], "runner": runner}
         return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata=metadata)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
@@ -73,25 +73,25 @@ class HostToolchain(ToolchainBase):
         return OnnxRuntimeToolchain().load(compiled, target.with_options(**{"opt-level": "0"}), workspace, options)
 
 
-def _fallback(kernel: ir.Model, target: Target, workspace: Path) -> str:
-    """Return the name of the runtime of a kernel that is more than views."""
+def _fallback(kernel: ir.Model, target: Target, workspace: Path) -> dict[str, Any]:
+    """Return the metadata of a kernel that is more than views: its runtime, and the number of threads that is right."""
     try:
-        _compile_with_onnxruntime(kernel, target, workspace)
+        compiled = _compile_with_onnxruntime(kernel, target, workspace)
     except ToolchainError as refusal:
         try:
             _reference(workspace / model_file(str(kernel.graph.name)))
         except Exception as error:
             raise Unsupported(f"{refusal}; ONNX's reference implementation: {one_line(error)}") from error
-        return "reference"
-    return "onnxruntime"
+        return {"runner": "reference"}
+    return {"runner": "onnxruntime", "one_thread": compiled.metadata["one_thread"]}
 
 
-def _compile_with_onnxruntime(kernel: ir.Model, target: Target, workspace: Path) -> None:
+def _compile_with_onnxruntime(kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
     toolchain = OnnxRuntimeToolchain()
     found = toolchain.availability()
     if not found.available:
         raise Unsupported(f"onnxruntime: {found.reason}")
-    toolchain.compile(kernel, target, workspace)
+    return toolchain.compile(kernel, target, workspace)
 
 
 def _reference(path: Path) -> Any:

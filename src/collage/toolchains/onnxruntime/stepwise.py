@@ -22,7 +22,7 @@ import numpy as np
 from collage._errors import Unsupported, WorkerTimeout
 from collage.toolchains.onnxruntime import double_kernels
 from collage.toolchains.onnxruntime.toolchain import narrow_type
-from collage.toolchains.onnxruntime.unoptimised import run_session
+from collage.toolchains.onnxruntime.unoptimised import repeatable_threads, run_session
 from collage.toolchains.sdk.model_files import one_line
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ class StepwiseModel:
     Attributes:
         inputs: Names of its inputs, in order.
         outputs: Names of its outputs, in order.
+        threads: Threads with which ONNX Runtime runs the model repeatably; 0 is its default.
         decided: Names of values that follow from decisions on computed numbers, as far as they were met.
     """
 
@@ -129,6 +130,7 @@ class StepwiseModel:
         self._opsets = [(each.domain, each.version) for each in proto.opset_import]
         self._ir_version = proto.ir_version
         self._nodes = list(proto.graph.node)
+        self.threads = repeatable_threads(self._nodes)
         self._weights = {each.name: _array(each) for each in proto.graph.initializer}
         self.inputs = [value.name for value in proto.graph.input]
         self.outputs = [value.name for value in proto.graph.output]

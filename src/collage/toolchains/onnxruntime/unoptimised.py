@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from collage.toolchains._contract import Tensor
 
-__all__ = ["OriginalSession", "UnoptimisedModel", "run_session"]
+__all__ = ["OriginalSession", "UnoptimisedModel", "repeatable_threads", "run_session"]
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 _SILENT = 4
@@ -105,6 +105,16 @@ class OriginalSession:
             raise CompileError(f"onnxruntime: {one_line(error)}") from error
 
 
+def repeatable_threads(nodes: Iterable[onnx.NodeProto]) -> int:
+    """Return the threads with which ONNX Runtime runs operators repeatably; 0 is its default.
+
+    It is 1 for a ``ScatterND``, since several threads lose updates where points are equal.
+    """
+    from collage.frontend import all_nodes  # Late: it imports the libraries that read models.
+
+    return 1 if any(node.op_type == "ScatterND" for node in all_nodes(nodes)) else 0
+
+
 def run_session(
     session: Any, feeds: Mapping[str, Tensor], names: Sequence[str], narrow: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -122,13 +132,10 @@ class _OnnxRuntime:
     def __init__(self, path: Path, proto: onnx.ModelProto, more: Sequence[str]) -> None:
         import onnxruntime as ort
 
-        from collage.frontend import all_nodes  # Late: it imports the libraries that read models.
-
         options = ort.SessionOptions()
         options.log_severity_level = _SILENT
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        if any(node.op_type == "ScatterND" for node in all_nodes(proto.graph.node)):
-            options.intra_op_num_threads = 1  # Several threads lose updates where points are equal.
+        options.intra_op_num_threads = repeatable_threads(proto.graph.node)
         providers = ["CPUExecutionProvider"]
         self.name = f"onnxruntime {ort.__version__} without graph optimisations"
         proto.graph.output.extend(type(proto.graph.output[0])(name=name) for name in more)
