@@ -73,7 +73,7 @@ class FoldConstant(ModulePass):
             _Folder(
                 shape_inference=True,
                 input_size_limit=_SMALL_BYTES,
-                output_size_limit=_SMALL_BYTES,
+                output_size_limit=_LARGEST_INPUT_BYTES,  # It counts elements, and no parts: see ``_is_worth_folding``.
                 should_fold=lambda node: False,
             )(model)
             _forget_untyped_shapes(model)
@@ -144,7 +144,7 @@ class _Folder(optimizer.constant_folding.FoldConstantsPass):  # type: ignore[mis
             None if value is None else optimizer.constant_folding._get_numpy_value(value) for value in node.inputs
         ]
         array = evaluate(node, self._opset_imports.get("", 1), operands)
-        if array is None:
+        if array is None or not _is_worth_folding(node, array.nbytes):
             return None
         if is_function:
             constant = self.new_constant(node, array)
@@ -182,7 +182,8 @@ def _forget_untyped_shapes(model: ir.Model) -> None:
                 value.shape = None
 
 
-def _is_worth_folding(node: ir.Node) -> bool:
+def _is_worth_folding(node: ir.Node, nbytes: int | None = None) -> bool:
+    """Return True if a node may be folded; ``nbytes`` is the size of its result, guessed by default if no shape tells it."""
     if node.op_type in _KEPT or not is_pure(node) or any(True for _ in bodies(node)):
         return False
     if any(value.is_graph_output() or isinstance(value.type, _NO_TENSORS) for value in node.outputs):
@@ -194,7 +195,7 @@ def _is_worth_folding(node: ir.Node) -> bool:
     if node.op_type in _GROWING:
         return sum(_bytes(value, _LARGEST_INPUT_BYTES) for value in node.outputs) <= _GROWN_BYTES
     unknown = _LARGEST_INPUT_BYTES + 1 if node.op_type in _SIZED_BY_VALUES else max(sizes, default=0)
-    result = sum(_bytes(value, unknown) for value in node.outputs)
+    result = sum(_bytes(value, unknown) for value in node.outputs) if nbytes is None else nbytes
     if result <= _SMALL_BYTES:
         return True
     pairs = zip(inputs, sizes, strict=True)

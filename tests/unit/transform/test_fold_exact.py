@@ -355,6 +355,7 @@ def test_large_results_of_unknown_size_are_not_computed(case, monkeypatch):
     assert 0 < max(sizes) <= 64 * 1024
 
 
+@pytest.mark.parametrize("columns", [100, 700])
 @pytest.mark.parametrize(
     ("ends", "is_read_whole", "is_folded"),
     [
@@ -364,16 +365,16 @@ def test_large_results_of_unknown_size_are_not_computed(case, monkeypatch):
     ],
 )
 def test_all_parts_of_a_large_constant_are_folded_if_it_goes_with_them(
-    ends: list[tuple[int, int]], is_read_whole: bool, is_folded: bool
+    ends: list[tuple[int, int]], is_read_whole: bool, is_folded: bool, columns: int
 ) -> None:
     """PyTorch's exporter puts the gates of a recurrent layer in another order so, and kernels want constant weights."""
-    weight = np.random.default_rng(0).standard_normal((1200, 100)).astype(np.float32)
+    weight = np.random.default_rng(0).standard_normal((1200, columns)).astype(np.float32)
     parts = [f"Slice(w, begin_{n}, end_{n})" for n in range(len(ends))]
     text = "".join(f"part_{n} = {part}\n" for n, part in enumerate(parts))
     text += f"all = Concat<axis = 0>({', '.join(f'part_{n}' for n in range(len(ends)))})\n"
     text += "y = MatMul(all, x)\n" + ("z = Neg(w)\n" if is_read_whole else "z = Neg(x)\n")
     model = parser.parse_model(
-        f'<ir_version: 10, opset_import: ["": 20]> g (float[100, 2] x) => (float[a, 2] y, float[c, d] z) {{ {text} }}'
+        f'<ir_version: 10, opset_import: ["": 20]> g (float[{columns}, 2] x) => (float[a, 2] y, float[c, d] z) {{ {text} }}'
     )
     model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
     for n, (begin, end) in enumerate(ends):
@@ -381,6 +382,6 @@ def test_all_parts_of_a_large_constant_are_folded_if_it_goes_with_them(
         model.graph.initializer.append(numpy_helper.from_array(np.array([end]), f"end_{n}"))
     folded = Sequential([InferType(), FoldConstant()])(ir.from_proto(model))
     assert ("Slice" not in {node.op_type for node in folded.graph}) == is_folded
-    x = np.ones((100, 2), np.float32)
+    x = np.ones((columns, 2), np.float32)
     for ours, theirs in zip(run(folded, {"x": x}), run(ir.from_proto(model), {"x": x}), strict=True):
         np.testing.assert_array_equal(ours, theirs)
