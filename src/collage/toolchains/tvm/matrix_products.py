@@ -23,7 +23,7 @@ from collage.toolchains.tvm.products import MOST_VECTORS, has_tiles, place_of, s
 from collage.toolchains.tvm.tile_schedules import PARALLEL_WORK
 from collage.toolchains.tvm.weight_layout import Packer
 
-__all__ = ["use_matrix_products"]
+__all__ = ["MatrixLoops", "MatrixProduct", "Place", "load_of", "matrix_product_of", "use_matrix_products"]
 
 _GROUPS = 8
 """Tiles below each other that one task computes. An encoder of 17 to 384 tokens takes as long, within 3 %, with 2 and with 32."""
@@ -31,12 +31,12 @@ _GROUPS = 8
 _LEAST_LANES = 4
 """The fewest columns that make a vector."""
 
-_Place = Callable[[Any, Any, Any], Any]
+Place = Callable[[Any, Any, Any], Any]
 """Load an element of an operand by its row, its place in the sum, and its column."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Product:
+class MatrixProduct:
     """A product of matrices, maybe many of them.
 
     Attributes:
@@ -67,16 +67,26 @@ def _rewritten(nest: Nest, function: Any, processor: Processor) -> tuple[Any, Ma
     Raises:
         Unlike: The loops stay.
     """
-    left, right, *_ = function.params
-    return _write(_product_of(nest, left, right, processor), function, nest), {}
+    product = matrix_product_of(nest, function, processor)
+    *_, columns = product.lengths
+    is_known = all(isinstance(n, int) for n in (*product.lengths, product.depth))
+    if is_known and columns % product.tile.lanes == 0 and has_tiles(product.lengths[:-1]):
+        raise Unlike  # A schedule can make tiles of it.
+    return _write(product, function, nest), {}
 
 
-def _product_of(nest: Nest, left: Any, right: Any, processor: Processor) -> _Product:
+def matrix_product_of(nest: Nest, function: Any, processor: Processor) -> MatrixProduct:
     """Return the product of a nest.
 
+    Args:
+        nest: The nest.
+        function: Its function, whose first parameters are the operands.
+        processor: The processor, which decides on the tile.
+
     Raises:
-        Unlike: It is none, or a schedule can make tiles of it.
+        Unlike: It is none, or has too few columns for a vector.
     """
+    left, right, *_ = function.params
     store = nest.anchor.body
     *spatial, reduced = nest.anchor.iter_vars
     kinds = [int(each.iter_type) for each in nest.anchor.iter_vars]
@@ -86,7 +96,7 @@ def _product_of(nest: Nest, left: Any, right: Any, processor: Processor) -> _Pro
     if any(str(x.dtype) != "float32" for x in (left, right, store.buffer)):
         raise Unlike
     row, column = spatial[-2].var, spatial[-1].var
-    of_left, of_right = (_load_of(store.value, operand) for operand in (left, right))
+    of_left, of_right = (load_of(store.value, operand) for operand in (left, right))
     total = store.buffer[*(each.var for each in spatial)]
     if not tvm_ffi.structural_equal(store.value, total + of_left * of_right):
         raise Unlike
@@ -99,24 +109,21 @@ def _product_of(nest: Nest, left: Any, right: Any, processor: Processor) -> _Pro
     lengths = lengths_of(store.buffer)
     *_, columns = lengths
     (depth,) = numbers_of([reduced.dom.extent])
-    is_known = all(isinstance(n, int) for n in (*lengths, depth))
     tile = Tile.of(processor, 1)  # With two vectors, 17 columns of a free number take a tenth longer, and 384 as long.
     if isinstance(columns, int):
         if columns < _LEAST_LANES:
             raise Unlike
         # The 15 columns of a head are two vectors of 8 that share one.
         processor = replace(processor, lanes=min(processor.lanes, 1 << columns.bit_length() - 1))
-        if is_known and columns % processor.lanes == 0 and has_tiles(lengths[:-1]):
-            raise Unlike
         tiles = (Tile.of(processor, n) for n in range(1, min(MOST_VECTORS, columns // processor.lanes) + 1))
         tile = max(tiles, key=lambda tile: tile.speed / (ceil_div(columns, tile.panel) * tile.panel))
     if isinstance(lengths[-2], int):
         tile = replace(tile, rows=min(tile.rows, lengths[-2]))
-    return _Product(lengths, depth, tile)
+    return MatrixProduct(lengths, depth, tile)
 
 
-def _load_of(value: Any, operand: Any) -> Any:
-    """Return the one load of an operand.
+def load_of(value: Any, operand: Any) -> Any:
+    """Return the one load of an operand in an expression.
 
     Raises:
         Unlike: There is none, or there are several.
@@ -127,7 +134,7 @@ def _load_of(value: Any, operand: Any) -> Any:
     return loads[0]
 
 
-def _write(product: _Product, function: Any, nest: Nest) -> Any:
+def _write(product: MatrixProduct, function: Any, nest: Nest) -> Any:
     """Return a scheduled function of a product and the operators after it."""
     *inputs, output = function.params
     with IRBuilder() as builder, build.prim_func(s_tir=True, private=True):
@@ -136,17 +143,17 @@ def _write(product: _Product, function: Any, nest: Nest) -> Any:
         for i, each in enumerate(inputs):
             build.arg(f"input_{i}", each)
         build.arg("output", output)
-        _Loops(product, nest, function.params[0], function.params[1], output).write()
+        MatrixLoops(product, nest, function).write()
     return builder.get()
 
 
-class _Loops:
+class MatrixLoops:
     """Writes the loops of one product into the function that is being built."""
 
-    def __init__(self, product: _Product, nest: Nest, left: Any, right: Any, output: Any) -> None:
-        self._product, self._nest, self._output = product, nest, output
+    def __init__(self, product: MatrixProduct, nest: Nest, function: Any) -> None:
+        self._product, self._nest, self._output = product, nest, function.params[-1]
         value = nest.anchor.body.value
-        self._loads = tuple(_load_of(value, operand) for operand in (left, right))
+        self._loads = tuple(load_of(value, operand) for operand in function.params[:2])
 
     def write(self) -> None:
         """Write all loops."""
@@ -169,7 +176,7 @@ class _Loops:
                 column = build.bind(tirx.min(panel * product.tile.panel, columns - product.tile.panel))
                 with build.serial(ceil_div(left_over, product.tile.rows)) as group:
                     row = build.bind(first + group * product.tile.rows)
-                    self._finish(self._sums(matrix, row, column), matrix, row, column)
+                    self._finish(self.sums(matrix, row, column), matrix, row, column)
 
         if isinstance(columns, int):
             by_tiles()
@@ -190,11 +197,11 @@ class _Loops:
         where = [*matrix, row, column]
         self._nest.finish(self._output, total[0], where)
 
-    def _operands(self, matrix: Sequence[Any]) -> tuple[_Place, _Place]:
+    def _operands(self, matrix: Sequence[Any]) -> tuple[Place, Place]:
         """Return how the elements of both operands are loaded."""
         variables = [each.var for each in self._nest.anchor.iter_vars]
 
-        def load_of(load: Any) -> _Place:
+        def load_of(load: Any) -> Place:
             def placed(row: Any, k: Any, column: Any) -> Any:
                 values = (*matrix, row, column, k)
 
@@ -210,11 +217,19 @@ class _Loops:
         left, right = map(load_of, self._loads)
         return left, right
 
-    def _sums(self, matrix: Sequence[Any], row: Any, column: Any) -> Any:
-        """Add up a tile in registers, and return a buffer with the sums of its rows."""
+    def sums(self, matrix: Sequence[Any], row: Any, column: Any, rows_of: Place | None = None) -> Any:
+        """Add up a tile in registers, and return a buffer with the sums of its rows.
+
+        Args:
+            matrix: The number of the matrix, on each axis that numbers them.
+            row: The first row of the tile. Rows beyond the last are the last again.
+            column: Its first column.
+            rows_of: Loads an element of the left operand; by default as the nest does.
+        """
         product = self._product
         rows = product.lengths[-2]
         left, right = self._operands(matrix)
+        left = left if rows_of is None else rows_of
         # In a buffer, since of an expression for each row TVM makes one that tells how much of the input they read together.
         places = build.alloc_buffer((i64(product.tile.rows),), "int64", scope="local", layout=None)
         for i in range(product.tile.rows):

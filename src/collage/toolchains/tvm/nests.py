@@ -86,10 +86,19 @@ class Nest:
             value: An output of the sum.
             where: Its place.
         """
+        build.buffer_store(output, self.result(value, where), where)
+
+    def result(self, value: Any, where: Sequence[Any]) -> Any:
+        """Return what the blocks after the sum compute from one of its outputs, bound to a variable.
+
+        Args:
+            value: An output of the sum.
+            where: Its place.
+        """
         known = [(self.anchor.body.buffer, build.bind(value))]
         for block in self.followers:
             known.append((block.body.buffer, build.bind(self._computed(block, known, where))))
-        build.buffer_store(output, known[-1][1], where)
+        return known[-1][1]
 
     def _computed(self, block: Any, known: Sequence[tuple[Any, Any]], where: Sequence[Any]) -> Any:
         """Return what a block computes at a place from earlier results, of which each is known."""

@@ -29,6 +29,7 @@ def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
     from tvm import relax
     from tvm.relax.backend import cpu_generic
 
+    from collage.toolchains.tvm.attention import turn_products, use_attention
     from collage.toolchains.tvm.matrix_products import use_matrix_products
     from collage.toolchains.tvm.products import use_products
     from collage.toolchains.tvm.profiler import fuse_operators
@@ -40,18 +41,20 @@ def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
         relax.transform.EliminateCommonSubexpr(),  # A value that several convolutions read is turned once.
     ]
     layout = turns if channels_last else []
+    rewrites = [use_attention(target), use_winograd(target), use_products(target), use_matrix_products(target)]
     return tvm.transform.Sequential(
         [
             *cpu_generic.library_dispatch_passes(target),
             *layout,
             relax.transform.DecomposeOpsForInference(),
+            turn_products(),
             turn_weights(),
             relax.transform.LegalizeOps(),
             relax.transform.AnnotateTIROpPattern(),
             relax.transform.FoldConstant(),
             fuse_operators(),
             relax.transform.FuseTIR(),
-            *([use_winograd(target), use_products(target), use_matrix_products(target)] if winograd else []),
+            *(rewrites if winograd else []),
             pack_weights(),
         ]
     )

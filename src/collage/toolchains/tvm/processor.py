@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -11,6 +12,9 @@ __all__ = ["MOST_ROWS", "WIDE", "Processor", "Tile", "current_processor", "proce
 
 MOST_ROWS = 7
 """With one vector of columns, tiles of 14 rows are as fast, and LLVM compiles them for longer."""
+
+_LEAST_ROWS = 4
+"""Of 49 rows, tiles of five compute one twice, tiles of six five."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,11 @@ class Tile:
         """Return the tile of so many vectors whose sums fill the registers, beside the vectors of a row of the matrix."""
         rows = (processor.registers - vectors - 1) // vectors
         return cls(min(rows, MOST_ROWS), vectors, processor.lanes)
+
+    def for_rows(self, count: int) -> Tile:
+        """Return the tile for so many rows: with fewer rows if fewer are then computed twice."""
+        heights = range(self.rows, min(self.rows, _LEAST_ROWS) - 1, -1)
+        return replace(self, rows=min(heights, key=lambda rows: math.ceil(count / rows) * rows))
 
     @property
     def panel(self) -> int:

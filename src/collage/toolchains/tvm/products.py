@@ -43,8 +43,6 @@ Each = Callable[[Callable[[int, Any, Any], None]], None]
 """Write a statement for each vector of a tile, of its row, the buffer of the row's sums, and the columns."""
 
 MOST_VECTORS = 4
-_LEAST_ROWS = 4
-"""Of 49 rows, tiles of five compute one twice, tiles of six five."""
 _FEW_ELEMENTS = 64
 """Elements of a window of several pixels up to which equal tiles of TVM's are 1.1 times as fast: 3 x 3 pixels of 3 colours. With
 7 x 7 pixels of them, or 5 x 5 of 64 channels, its loops take 1.15 times as long, pointwise ones of any depth 1 to 1.4 times.
@@ -189,10 +187,7 @@ def _tile(lengths: Sequence[Length], vectors: int, processor: Processor) -> Tile
     """Return the fastest tile for so many vectors of columns, with fewer rows if fewer are then computed twice."""
     tiles = (Tile.of(processor, n) for n in range(1, MOST_VECTORS + 1) if vectors % n == 0)
     tile, count = max(tiles, key=lambda tile: tile.speed), math.prod(lengths)
-    if not isinstance(count, int):
-        return tile
-    rows = range(tile.rows, min(tile.rows, _LEAST_ROWS) - 1, -1)
-    return min((replace(tile, rows=n) for n in rows), key=lambda tile: math.ceil(count / tile.rows) * tile.rows)
+    return tile.for_rows(count) if isinstance(count, int) else tile
 
 
 def has_tiles(lengths: Sequence[Length]) -> bool:

@@ -18,7 +18,7 @@ from tvm import ir, relax
 from collage.toolchains.sdk.profiler_names import tokens_in
 from collage.toolchains.tvm.weight_layout import is_call_tir
 
-__all__ = ["Call", "Stopwatch", "fuse_operators", "noting_calls", "seconds_by_node"]
+__all__ = ["Call", "Stopwatch", "fuse_operators", "noting_calls", "seconds_by_node", "with_nodes_of"]
 
 Call = tuple[str, list[int]]
 """The name of a function, and the places of the nodes that a call of it computes."""
@@ -113,6 +113,12 @@ def _origins(module: Any) -> list[list[int]]:
         if isinstance(binding.value, relax.Call):
             origins.append(nodes)
     return origins[::-1]
+
+
+def with_nodes_of(calls: Sequence[Any]) -> Any:
+    """Return the attributes of a call of loops that computes what several calls did."""
+    nodes = sorted({node for call in calls for node in _marks_of(call, None)})
+    return ir.make_node("ir.DictAttrs", **{_NODES: nodes})
 
 
 def _marks_of(call: Any, module: Any) -> list[int]:

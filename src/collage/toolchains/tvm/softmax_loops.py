@@ -10,14 +10,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tvm import relax, tirx
+import tvm_ffi
+from tvm import relax, te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
-from collage.toolchains.tvm.lengths import f32, i64
+from collage.toolchains.tvm.lengths import f32, i64, lengths_of
 from collage.toolchains.tvm.tile_schedules import LANES
 
-__all__ = ["is_in_parts", "softmax"]
+__all__ = ["is_in_parts", "is_softmax", "softmax"]
 
 _FEW = 64
 """Elements that may be added one after the other: of rows that are known to be so short."""
@@ -28,6 +29,18 @@ def is_in_parts(x: Any) -> bool:
     length = x.ty.shape.values[-1]
     is_known = isinstance(length, tirx.IntImm)
     return str(x.ty.dtype) == "float32" and not (is_known and (int(length) <= _FEW or int(length) % LANES == 0))
+
+
+def is_softmax(function: Any) -> bool:
+    """Return True for loops of the softmax along rows of known lengths in single precision: these, or TVM's."""
+    lengths = lengths_of(function.params[0])
+    if len(function.params) != 2 or not all(isinstance(n, int) for n in lengths):
+        return False
+    data = te.placeholder([i64(n) for n in lengths], "float32")
+    plain = te.create_prim_func([data, topi.nn.softmax(data, axis=-1)], "int64")
+    own = _loops([i64(n) for n in lengths], "softmax", False)
+    found, *known = (tirx.PrimFunc(each.params, each.body) for each in (function, plain, own))
+    return any(tvm_ffi.structural_equal(found, each) for each in known)
 
 
 def softmax(bb: Any, x: Any, is_log: bool) -> Any:
