@@ -17,13 +17,15 @@ pytest.importorskip("tvm")
 
 TARGET = Target.parse("llvm")
 FUNCTIONS = {
+    "Cos": np.cos,
     "Erf": np.vectorize(math.erf, otypes=[np.float64]),
     "Exp": np.exp,
     "Log": np.log,
     "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "Sin": np.sin,
     "Tanh": np.tanh,
 }
-UNITS = {"Erf": 3, "Exp": 2, "Log": 2, "Sigmoid": 4, "Tanh": 4}
+UNITS = {"Cos": 2, "Erf": 3, "Exp": 2, "Log": 2, "Sigmoid": 4, "Sin": 2, "Tanh": 4}
 """Units in the last place by which each may be wrong."""
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
@@ -84,9 +86,19 @@ def test_each_is_what_it_should_be_beyond_ordinary_numbers(operator: str, length
         exact = FUNCTIONS[operator](x.astype(np.float64)).astype(np.float32)
     y = computed(operator, x, tmp_path, lengths=lengths)
     np.testing.assert_allclose(y, exact, rtol=1e-6, atol=SMALLEST)
-    if operator in ("Erf", "Tanh"):
+    if operator in ("Erf", "Sin", "Tanh"):
         number = ~np.isnan(exact)
         np.testing.assert_array_equal(np.signbit(y)[number], np.signbit(exact)[number])
+
+
+@pytest.mark.parametrize("operator", ["Sin", "Cos"])
+def test_angles_of_many_turns(operator: str, tmp_path: Path) -> None:
+    """Beside larger ones, and near whole turns, where most digits of an angle are turns."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(-size, size, 4_000) for size in (1e3, 1e6, 2e6, 1e9, 1e30)])
+    x = np.concatenate([x, np.arange(-4_000, 4_000) * (np.pi / 2), rng.permutation(x)]).astype(np.float32)
+    exact = FUNCTIONS[operator](x.astype(np.float64))
+    assert units_off(computed(operator, x, tmp_path), exact).max() <= UNITS[operator]
 
 
 def test_no_function_of_the_library_is_left_in_the_loops() -> None:
@@ -109,7 +121,7 @@ def test_no_function_of_the_library_is_left_in_the_loops() -> None:
     assert sum(name == "tirx.exp" for name in names) == 1
 
 
-CHAIN = ("Erf", "Exp", "Log", "Tanh", "Softplus", "Sigmoid", "Tanh", "Erf")
+CHAIN = ("Erf", "Exp", "Log", "Tanh", "Sin", "Softplus", "Sigmoid", "Cos", "Tanh", "Erf")
 
 
 @pytest.mark.parametrize(("kind", "lengths"), [("float", "5,48"), ("float", "N,7"), ("double", "5,48")])
@@ -120,7 +132,8 @@ def test_functions_in_each_other(kind: str, lengths: str, is_padded: bool, tmp_p
     x = np.random.default_rng(0).standard_normal((5, int(lengths.partition(",")[2]))).astype(element)
     names = ["x", *(f"v{i}" for i in range(len(CHAIN)))]
     steps = "".join(f"{names[i + 1]} = {operator} ({names[i]}) " for i, operator in enumerate(CHAIN))
-    last = "Pad (v7, pads)" if is_padded else "Identity (v7)"
+    value = f"v{len(CHAIN) - 1}"
+    last = f"Pad ({value}, pads)" if is_padded else f"Identity ({value})"
     made = ",".join(map(str, (7, x.shape[1]) if is_padded and "N" not in lengths else lengths.split(",")))
     text = f"({kind}[{lengths}] x) => ({kind}[{made.replace('N', 'M' if is_padded else 'N')}] y) {{{steps} y = {last}}}"
     case = KernelCase("one", text, [x], {"pads": np.array([1, 0, 1, 0], np.int64)} if is_padded else {})

@@ -11,6 +11,7 @@ Both are written with ``exp`` and ``log`` that lose no digits near 0 and 1, by t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,9 +23,7 @@ from tvm import ir, tirx
 
 __all__ = ["as_arithmetic", "as_functions_of_vectors"]
 
-Once = Callable[[Any], Any]
-"""Computes a value once, and returns what reads it."""
-Body = Callable[[Any, Once], Any]
+Body = Callable[[Any, "Steps"], Any]
 """A function of a value, as arithmetic."""
 
 _DTYPE = "float32"
@@ -42,6 +41,14 @@ _TINY, _LARGE = 2.0**-126, 2.0**_EXPONENT_BITS
 """The least normal number, and the factor that makes subnormal numbers normal."""
 _TANH_NEAR = 0.625
 _ERF_IS_ONE = 4.0
+_TURNS = 2.0**20
+"""Up to here quarters of a turn are counted exactly; beyond, the C library computes sines."""
+_QUARTER = (1.57079632673412561417, 6.07710050650619224932e-11)
+"""A quarter of a turn, as a number of 33 binary digits, whose multiples are exact in double precision, and the rest."""
+_TO_WHOLE_DOUBLE = 1.5 * 2.0**52
+"""Added to a small number of double precision, it rounds to an integer."""
+_SIN = (-0.16666654611, 0.0083321608736, -0.00019515295891)
+_COS = (-0.5, 0.041666645683, -0.0013887316255, 2.4433157118e-05)
 _EXP = (0.4999999403953552, 0.1666652113199234, 0.04166838899254799, 0.008368735201656818, 0.0013814560370519757)
 _LOG = (
     -0.49999988079071045,
@@ -113,23 +120,49 @@ def _with_bodies(module: Any, change: Callable[[Any], Any]) -> Any:
 
 def _apart(statement: Any) -> Any:
     """A statement after those that compute its functions."""
-    steps = list[Any]()
-    steps.append(_without_functions(statement, steps))
-    return _in_order(steps)
+    steps = Steps()
+    steps.statements.append(_without_functions(statement, steps))
+    return steps.in_order()
 
 
-def _in_order(steps: Sequence[Any]) -> Any:
-    return steps[0] if len(steps) == 1 else tirx.SeqStmt(steps)
+class Steps:
+    """Statements that compute values once, in registers.
 
+    Attributes:
+        statements: The statements, in order.
+    """
 
-def _without_functions(body: Any, steps: list[Any]) -> Any:
-    """A statement or value that reads results of functions, which steps before it store."""
+    def __init__(self) -> None:
+        self.statements: list[Any] = []
 
-    def stored(value: Any) -> Any:
-        place = _place(value, steps)
-        steps.append(tirx.BufferStore(place, value, [0]))
+    def __call__(self, value: Any) -> Any:
+        """Compute a value once, and return what reads it."""
+        place = self._place(value)
+        self.statements.append(tirx.BufferStore(place, value, [0]))
         return tirx.BufferLoad(place, [0])
 
+    def either(self, condition: Any, *bodies: Callable[[Steps], Any]) -> Any:
+        """Compute the value of the first body where a condition holds, else that of the second, and return what reads it."""
+        branches = [Steps() for _ in bodies]
+        values = [body(branch) for branch, body in zip(branches, bodies, strict=True)]
+        place = self._place(values[0])
+        for branch, value in zip(branches, values, strict=True):
+            branch.statements.append(tirx.BufferStore(place, value, [0]))
+        self.statements.append(tirx.IfThenElse(condition, *(branch.in_order() for branch in branches)))
+        return tirx.BufferLoad(place, [0])
+
+    def in_order(self) -> Any:
+        """Return all statements as one."""
+        return self.statements[0] if len(self.statements) == 1 else tirx.SeqStmt(self.statements)
+
+    def _place(self, value: Any) -> Any:
+        place = tirx.decl_buffer((1,), str(value.ty.dtype), name="value")
+        self.statements.append(tirx.AllocBuffer(place))
+        return place
+
+
+def _without_functions(body: Any, steps: Steps) -> Any:
+    """A statement or value that reads results of functions, which steps before it store."""
     # Choices in others are changed with these: what they read may exist under the outer condition only.
     choices = [choice for choice in _all_of(body, _is_choice) if _all_of(choice, _body_of)]
     inner = [each for choice in choices for branch in choice.args for each in _all_of(branch, _is_choice)]
@@ -138,21 +171,11 @@ def _without_functions(body: Any, steps: list[Any]) -> Any:
     def chosen(call: Any) -> Any:
         if not any(call.same_as(choice) for choice in outer):
             return call
-        place, (condition, *values) = _place(call, steps), call.args
-        branches: list[list[Any]] = [[], []]
-        for branch, value in zip(branches, values, strict=True):
-            branch.append(tirx.BufferStore(place, _without_functions(value, branch), [0]))
-        steps.append(tirx.IfThenElse(_without_functions(condition, steps), *map(_in_order, branches)))
-        return tirx.BufferLoad(place, [0])
+        condition, *values = call.args
+        bodies = (functools.partial(_without_functions, value) for value in values)
+        return steps.either(_without_functions(condition, steps), *bodies)
 
-    return _mapped(_mapped(body, chosen), lambda call: _written_out(call, stored))
-
-
-def _place(value: Any, steps: list[Any]) -> Any:
-    """A buffer for a value, which lies in registers."""
-    place = tirx.decl_buffer((1,), str(value.ty.dtype), name="value")
-    steps.append(tirx.AllocBuffer(place))
-    return place
+    return _mapped(_mapped(body, chosen), lambda call: _written_out(call, steps))
 
 
 def _all_of(body: Any, is_wanted: Callable[[Any], Any]) -> list[Any]:
@@ -170,7 +193,7 @@ def _mapped(body: Any, change: Callable[[Any], Any]) -> Any:
     return tvm_ffi.structural_map(body, (ir.Call, change))
 
 
-def _written_out(call: Any, once: Once) -> Any:
+def _written_out(call: Any, once: Steps) -> Any:
     body = _body_of(call)
     return call if body is None else body(once(call.args[0]), once)
 
@@ -181,12 +204,12 @@ def _body_of(call: Any) -> Body | None:
     return None if bodies is None else bodies.get(_element_of(call))
 
 
-def _exp(x: Any, once: Once) -> Any:
+def _exp(x: Any, once: Steps) -> Any:
     """For any argument: results below the smallest number become 0, and results above the largest become infinity."""
     return _power(once(_within(x, _EXP_LOWEST, _EXP_HIGHEST)), once, all_sizes=True)
 
 
-def _power(x: Any, once: Once, *, all_sizes: bool = False) -> Any:
+def _power(x: Any, once: Steps, *, all_sizes: bool = False) -> Any:
     """The exponential as ``2^n exp(r)``, where ``x = n log(2) + r``; without ``all_sizes`` of what 2^n is a number for."""
     shifted = once(x * _f32(1.0 / math.log(2.0)) + _f32(_TO_WHOLE))
     n = _bits(shifted) - _bits_of(_TO_WHOLE)
@@ -196,7 +219,7 @@ def _power(x: Any, once: Once, *, all_sizes: bool = False) -> Any:
     return math.prod(map(_power_of_two, factors), start=r * r * _polynomial(r, _EXP) + r + _f32(1.0))
 
 
-def _log(x: Any, once: Once) -> Any:
+def _log(x: Any, once: Steps) -> Any:
     """``e log(2) + log(1 + f)``, where ``x = 2^e (1 + f)``."""
     tiny = x < _TINY
     bits = once(_bits(_select(tiny, x * _f32(_LARGE), x)))
@@ -208,11 +231,11 @@ def _log(x: Any, once: Once) -> Any:
     return _select(tirx.all(x > 0.0, x < math.inf), finite, special)
 
 
-def _sigmoid(x: Any, once: Once) -> Any:
+def _sigmoid(x: Any, once: Steps) -> Any:
     return _f32(1.0) / (_f32(1.0) + _power(once(_within(-x, -_MODERATE, _MODERATE)), once))
 
 
-def _tanh(x: Any, once: Once) -> Any:
+def _tanh(x: Any, once: Steps) -> Any:
     """Near 0 a polynomial, since a difference of nearly equal numbers has few digits."""
     square = once(x * x)
     near = x * (square * _polynomial(square, _TANH) + _f32(1.0))
@@ -221,7 +244,7 @@ def _tanh(x: Any, once: Once) -> Any:
     return _select(tirx.abs(x) < _TANH_NEAR, near, _with_sign_of(x, far))
 
 
-def _erf(x: Any, once: Once) -> Any:
+def _erf(x: Any, once: Steps) -> Any:
     """Near 0 a polynomial; from there on ``1 - exp(-p)``, where ``p`` is one."""
     near = x * _polynomial(once(x * x), _ERF_NEAR)
     distance = once(_within(tirx.abs(x), 0.0, _ERF_IS_ONE))
@@ -229,28 +252,79 @@ def _erf(x: Any, once: Once) -> Any:
     return _select(tirx.abs(x) < 1.0, near, _with_sign_of(x, far))
 
 
-def _tanh_of_double(x: Any, once: Once) -> Any:
+def _sin(x: Any, once: Steps) -> Any:
+    return _sine(x, once, 0)
+
+
+def _cos(x: Any, once: Steps) -> Any:
+    return _sine(x, once, 1)
+
+
+def _sine(x: Any, once: Steps, quarters: int) -> Any:
+    """The sine of ``x`` and so many quarters of a turn.
+
+    Where a number of a vector is too large, infinite or none, the C library computes each of them.
+    """
+    size = once(_bits(x) & _i32(2**31 - 1))
+    is_moderate = _largest_of(size) < _bits_of(_TURNS)
+    return once.either(
+        is_moderate, lambda inner: _moderate_sine(x, inner, quarters), lambda _: _by_library(x, quarters)
+    )
+
+
+def _moderate_sine(x: Any, once: Steps, quarters: int) -> Any:
+    """A polynomial of what is left of a quarter of a turn, that of a sine or of a cosine."""
+    double = _type_like(x, "float64")
+    wide = once(x.astype(double))
+    whole = once(wide * _f64(2.0 / math.pi) + _f64(_TO_WHOLE_DOUBLE) - _f64(_TO_WHOLE_DOUBLE))
+    r = once((wide - whole * _f64(_QUARTER[0]) - whole * _f64(_QUARTER[1])).astype(_type_like(x)))
+    n = once(whole.astype(_type_like(x, "int32")) + _i32(quarters))
+    square = once(r * r)
+    sine = r * (square * _polynomial(square, _SIN) + _f32(1.0))
+    cosine = square * _polynomial(square, _COS) + _f32(1.0)
+    value = once(_select((n & _i32(1)).equal(_i32(0)), sine, cosine))
+    return _float_of(_bits(value) ^ ((n & _i32(2)) << _i32(30)))
+
+
+def _largest_of(vector: Any) -> Any:
+    """Return the largest of the integers of a vector."""
+    if "x" not in str(vector.ty.dtype):
+        return vector
+    return tirx.call_llvm_pure_intrin("int32", "llvm.vector.reduce.smax", vector)
+
+
+def _by_library(x: Any, quarters: int) -> Any:
+    """Return what the C library computes of each number of a vector."""
+    function = tirx.cos if quarters else tirx.sin
+    _, _, lanes = str(x.ty.dtype).partition("x")
+    if not lanes:
+        return function(x)
+    places = range(int(lanes))
+    return tirx.Shuffle([function(tirx.Shuffle([x], [i])) for i in places], [*places])
+
+
+def _tanh_of_double(x: Any, once: Steps) -> Any:
     """``-m / (2 + m)``, where ``m = exp(-2|x|) - 1``."""
     two = _like(x, 2.0)
     m = once(_expm1(once(-two * tirx.abs(x)), once))
     return _signed(x, once(-m / (two + m)))
 
 
-def _atanh(x: Any, once: Once) -> Any:
+def _atanh(x: Any, once: Steps) -> Any:
     """Half of ``log(1 + 2|x| / (1 - |x|))``."""
     one, two = _like(x, 1.0), _like(x, 2.0)
     logarithm = _log1p(once(two * tirx.abs(x) / (one - tirx.abs(x))), once)
     return _signed(x, once(_like(x, 0.5) * logarithm))
 
 
-def _expm1(x: Any, once: Once) -> Any:
+def _expm1(x: Any, once: Steps) -> Any:
     """``exp(x) - 1`` for ``x <= 0``: ``(u - 1) x / log(u)``, where ``u = exp(x)``, has the errors of ``u`` twice."""
     one, u = _like(x, 1.0), once(tirx.exp(x))
     quotient = (u - one) * x / tirx.log(u)
     return tirx.Select(u == one, x, tirx.Select(u < _like(x, 1e-20), -one, quotient))
 
 
-def _log1p(x: Any, once: Once) -> Any:
+def _log1p(x: Any, once: Steps) -> Any:
     """``log(1 + x)`` as ``log(u) x / (u - 1)``, where ``u = 1 + x`` is rounded."""
     one = _like(x, 1.0)
     u = once(one + x)
@@ -322,16 +396,22 @@ def _f32(number: float) -> Any:
     return tirx.const(number, _DTYPE)
 
 
+def _f64(number: float) -> Any:
+    return tirx.const(number, "float64")
+
+
 def _i32(number: int) -> Any:
     return tirx.const(number, "int32")
 
 
 _FUNCTIONS: Mapping[str, Mapping[str, Body]] = {
     "tirx.atanh": {"float32": _atanh, "float64": _atanh},
+    "tirx.cos": {"float32": _cos},
     "tirx.erf": {"float32": _erf},
     "tirx.exp": {"float32": _exp},
     "tirx.log": {"float32": _log},
     "tirx.sigmoid": {"float32": _sigmoid},
+    "tirx.sin": {"float32": _sin},
     "tirx.tanh": {"float32": _tanh, "float64": _tanh_of_double},
 }
 """Bodies of functions, by element type."""
