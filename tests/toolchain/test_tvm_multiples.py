@@ -127,6 +127,22 @@ def test_networks_that_take_all_lengths_keep_them(tmp_path: Path) -> None:
     check(model, kernel, (1, 4, 7, 10), (2, 4, 1, 3))
 
 
+def test_sums_over_products_of_lengths_keep_no_convolution_from_loops_of_its_own(tmp_path: Path) -> None:
+    """The loops of such a sum take lengths as parameters, where others have a second tensor."""
+    model = pyramid(1)
+    made = model.graph.output[0].name
+    nodes = [
+        *model.graph.node,
+        helper.make_node("Reshape", [made, "shape"], ["r"]),
+        helper.make_node("ReduceSum", ["r", "axes"], ["y"], keepdims=0),
+    ]
+    weights = {**WINDOW, **TWICE, "shape": np.array([0, 2, 2, -1]), "axes": np.array([1])}
+    model = model_of(nodes, {"x": PICTURES}, weights)
+    facts, kernel = compiled(model, tmp_path)
+    check(model, kernel, (1, 4, 4, 6), (2, 4, 2, 10))
+    assert any(name.endswith(("_rows", "_winograd")) for name, _ in facts.metadata["calls"])
+
+
 def test_a_length_that_is_also_a_number_of_samples_is_no_multiple(tmp_path: Path) -> None:
     model = pyramid(1)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "h"

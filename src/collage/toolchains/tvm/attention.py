@@ -7,7 +7,6 @@ twice, 16 MB each time.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from tvm.tirx.script.builder import ir as build
 
 from collage.toolchains.tvm.lengths import ceil_div, f32, i64, lengths_of, numbers_of
 from collage.toolchains.tvm.matrix_products import MatrixLoops, MatrixProduct, load_of, matrix_product_of
-from collage.toolchains.tvm.nests import Nest, Unlike, all_of, read_nest
+from collage.toolchains.tvm.nests import Nest, Unlike, all_of, read_nest, unless_unlike
 from collage.toolchains.tvm.processor import Processor, processor_of
 from collage.toolchains.tvm.products import place_of
 from collage.toolchains.tvm.profiler import with_nodes_of
@@ -195,7 +194,7 @@ class _Attentions(relax.PyExprMutator):  # type: ignore[misc]
         if (first, second) not in self._made:
             functions = (self._module[first], self._module[second])
             made = None
-            with contextlib.suppress(Unlike):
+            with unless_unlike(second.name_hint):
                 attention = _attention_of(functions, self._processor)
                 made = self.builder_.add_func(_write(attention), f"{second.name_hint}_attention")
             self._made[first, second] = made

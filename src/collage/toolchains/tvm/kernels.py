@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
 import shutil
@@ -48,12 +49,14 @@ __all__ = [
     "tvm_target",
 ]
 
+_logger = logging.getLogger(__name__)
+
 LEVELS = ("0", "1", "2", "3")
 """Values of the option ``opt-level``."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Channels last, and Winograd's algorithm, until TVM compiles the module: the fastest first.
-_ATTEMPTS = ((True, True), (True, False), (False, False))
+# Channels last, and loops of our own, until TVM compiles the module: the fastest first.
+_ATTEMPTS = ((True, True), (False, True), (True, False), (False, False))
 # To ask NumPy where a tensor begins takes 1.6 us, to copy 32 KiB of one as long.
 _COPIED_BYTES = 32 << 10
 _HALVES = "avx512fp16"
@@ -344,6 +347,7 @@ def build_library(
         tuned = [apply_records(records, goal)]
     try:
         with goal, context(target):
+            failures: list[Exception] = []
             for channels_last, winograd in _ATTEMPTS:
                 passes = pipeline(
                     goal, lent, noted, weights, channels_last=channels_last, winograd=winograd, tuned=tuned
@@ -351,11 +355,14 @@ def build_library(
                 try:
                     built = tvm.compile(module, target=goal, relax_pipeline=passes, tir_pipeline=loops_pipeline())
                     break
-                except Exception:
-                    if (channels_last, winograd) == _ATTEMPTS[-1]:
+                except Exception as error:
+                    failures.append(error)
+                    if len(failures) == len(_ATTEMPTS):
                         raise
     except Exception as error:
         raise CompileError(f"tvm: {one_line(error)}") from error
+    for failure in failures:
+        _logger.warning("slower loops are used: %s: %s", type(failure).__name__, one_line(failure))
     link(built, library)
     return lent
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +11,26 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
+from tvm.tirx.buffer import is_buffer_var
 from tvm.tirx.script.builder import ir as build
 
+from collage.toolchains.sdk.model_files import one_line
 from collage.toolchains.tvm.processor import Processor, processor_of
 from collage.toolchains.tvm.weight_layout import Calls, Packer, call_sites, is_weight
 
-__all__ = ["Epilogue", "Nest", "Unlike", "all_of", "margins_of", "read_nest", "rewrite_nests", "stored"]
+__all__ = [
+    "Epilogue",
+    "Nest",
+    "Unlike",
+    "all_of",
+    "margins_of",
+    "read_nest",
+    "rewrite_nests",
+    "stored",
+    "unless_unlike",
+]
+
+_logger = logging.getLogger(__name__)
 
 _OPT_LEVEL = 3
 
@@ -46,7 +61,7 @@ def rewrite_nests(target: Any, suffix: str, rewrite: Rewrite, *, of_weights: boo
         for variable, function in module.functions_items():
             if not isinstance(function, tirx.PrimFunc) or not _is_open(function, sites.get(variable, ()), of_weights):
                 continue
-            with contextlib.suppress(Unlike):
+            with unless_unlike(variable.name_hint):
                 calls.note(variable, suffix, rewrite(read_nest(function), function, processor))
         return calls.rewritten(module)
 
@@ -57,11 +72,25 @@ def _is_open(function: Any, sites: Sequence[Any], of_weights: bool) -> bool:
     """Return True if a function has no schedule, and all its calls have such a second operand."""
     if function.attrs and function.attrs.get("tirx.is_scheduled"):
         return False
+    if not all(map(is_buffer_var, function.params[:2])):
+        return False  # Lengths that no tensor's shape tells are parameters too.
     return bool(sites) and all(len(call.args[1]) > 1 and is_weight(call.args[1][1]) == of_weights for call in sites)
 
 
 class Unlike(Exception):
     """Loops are not those that are looked for."""
+
+
+@contextlib.contextmanager
+def unless_unlike(name: str) -> Iterator[None]:
+    """Rewrite a function of this name, which stays as it is if it is another one, or if the rewriting fails."""
+    try:
+        yield
+    except Unlike:
+        pass
+    except Exception as error:
+        # Without it, no function of the kernel would have loops of its own.
+        _logger.warning("%s keeps its loops: %s: %s", name, type(error).__name__, one_line(error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,16 +36,11 @@ def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
     from collage.toolchains.tvm.weight_layout import pack_weights, turn_weights
     from collage.toolchains.tvm.winograd import use_winograd
 
-    turns = [
-        relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}),
-        relax.transform.EliminateCommonSubexpr(),  # A value that several convolutions read is turned once.
-    ]
-    layout = turns if channels_last else []
     rewrites = [use_attention(target), use_winograd(target), use_products(target), use_matrix_products(target)]
     return tvm.transform.Sequential(
         [
             *cpu_generic.library_dispatch_passes(target),
-            *layout,
+            *([_channels_last()] if channels_last else []),
             relax.transform.DecomposeOpsForInference(),
             turn_products(),
             turn_weights(),
@@ -58,6 +53,30 @@ def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
             pack_weights(),
         ]
     )
+
+
+def _channels_last() -> Any:
+    """A pass that computes convolutions in [N, H, W, C]. It leaves modules without any, of which TVM's own pass refuses some."""
+    import tvm
+    from tvm import relax
+
+    passes = tvm.transform.Sequential(
+        [
+            relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}),
+            relax.transform.EliminateCommonSubexpr(),  # A value that several convolutions read is turned once.
+        ]
+    )
+
+    def turn(module: Any, _: Any) -> Any:
+        found: list[Any] = []
+        for function in module.functions.values():
+            if isinstance(function, relax.Function):
+                relax.analysis.post_order_visit(
+                    function, lambda call: found.append(_is_call_of(call, "relax.nn.conv2d"))
+                )
+        return passes(module) if any(found) else module
+
+    return tvm.transform.module_pass(turn, opt_level=0, name="channels_last")
 
 
 def pipeline(

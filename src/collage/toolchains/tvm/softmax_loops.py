@@ -13,6 +13,7 @@ from typing import Any
 import tvm_ffi
 from tvm import relax, te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.buffer import is_buffer_var
 from tvm.tirx.script.builder import ir as build
 
 from collage.toolchains.tvm.lengths import f32, i64, lengths_of
@@ -33,8 +34,10 @@ def is_in_parts(x: Any) -> bool:
 
 def is_softmax(function: Any) -> bool:
     """Return True for loops of the softmax along rows of known lengths in single precision: these, or TVM's."""
+    if len(function.params) != 2 or not all(map(is_buffer_var, function.params)):
+        return False
     lengths = lengths_of(function.params[0])
-    if len(function.params) != 2 or not all(isinstance(n, int) for n in lengths):
+    if not all(isinstance(n, int) for n in lengths):
         return False
     data = te.placeholder([i64(n) for n in lengths], "float32")
     plain = te.create_prim_func([data, topi.nn.softmax(data, axis=-1)], "int64")
