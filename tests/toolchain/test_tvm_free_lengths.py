@@ -114,3 +114,34 @@ def test_what_is_resized_twice_has_lengths_that_are_known_to_be_equal(tmp_path: 
         x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
         (wanted,) = ReferenceEvaluator(ir.to_proto(model)).run(None, {"x": x})
         np.testing.assert_array_equal(loaded([x])[0], wanted)
+
+
+SIZED = "s = Shape (x) f = Slice (s, zero, two) c = Concat <axis = 0> (f, e) y = Resize <{}> (x, , , c)"
+PLACES = {"zero": np.array([0]), "two": np.array([2]), "four": np.array([4])}
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_sizes_may_follow_from_the_lengths_of_another_tensor(mode: str, tmp_path: Path) -> None:
+    """As where a picture is enlarged to the size of an earlier one."""
+    body = "t = Shape (z) e = Slice (t, two, four) " + SIZED.format(f'mode = "{mode}"')
+    x, z = numbers(2, 3, 5, 7), numbers(1, 4, 10, 3)
+    text = f"(float[n,3,h,w] x, float[o,4,a,b] z) => (float[p,3,q,r] y) {{{body}}}"
+    case = KernelCase("resized", text, [x, z], PLACES)
+    others = [
+        [numbers(1, 3, *of), numbers(1, 4, *to)] for of, to in (((8, 8), (3, 20)), ((1, 1), (9, 5)), ((6, 4), (6, 8)))
+    ]
+    agrees(case, tmp_path, *others, within=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "is_taken"),
+    [('mode = "linear"', True), ('mode = "nearest", nearest_mode = "floor"', True), ('mode = "nearest"', False)],
+)
+def test_sizes_of_any_number_of_samples(attributes: str, is_taken: bool, tmp_path: Path) -> None:
+    text = f"(float[n,3,6,9] x) => (float[p,3,13,20] y) {{{SIZED.format(attributes)}}}"
+    case = KernelCase("resized", text, [numbers(2, 3, 6, 9)], {**PLACES, "e": np.array([13, 20])})
+    if is_taken:
+        agrees(case, tmp_path, [numbers(5, 3, 6, 9)], within=1e-5)
+        return
+    with pytest.raises(Unsupported, match="Resize"):
+        TvmToolchain().compile(case.model(), TARGET, tmp_path)

@@ -33,6 +33,7 @@ __all__ = [
     "resized",
     "with_equal_lengths",
     "with_pads",
+    "with_sides",
     "within_reach",
 ]
 
@@ -43,6 +44,8 @@ OF_IMAGES = frozenset(("GroupNormalization", "InstanceNormalization"))
 """Normalisations over the channels of images."""
 FAR = (1 << 31) - 1
 """More than any length."""
+_RANK = 4
+"""Axes of pictures."""
 _MOST_BYTES = 1 << 40
 """More than any tensor has."""
 
@@ -76,17 +79,50 @@ def with_equal_lengths(bb: Any, op_name: str, inputs: list[Any], attrs: Mapping[
     return onnx_input(given)  # type: ignore[no-any-return]
 
 
-def resized(x: Any, call: Any, scales: Any) -> Any:
-    """Return a Resize of TVM's by known scales with whole lengths where these are whole. TVM computes them as floats."""
+def with_sides(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Sequence[Any], list[Any] | None]:
+    """Return operands of a Resize that TVM takes, and sides that they do not tell, since they follow from lengths.
+
+    Raises:
+        Unsupported: TVM may take another element for the nearest one, or the image has other samples or channels afterwards.
+    """
+    x, sizes = inputs[0], [*inputs, None, None, None][3]
+    if not isinstance(sizes, relax.ShapeExpr) or all(isinstance(n, tirx.IntImm) for n in sizes.values):
+        return inputs, None
+    lengths = list(sizes.values)
+    is_same = has_lengths(x) and all(map(sym.Analyzer().can_prove_equal, lengths[:2], x.ty.shape.values[:2]))
+    is_exact = attrs.get("mode", b"nearest") != b"nearest" or (
+        attrs.get("nearest_mode") == b"floor"
+        and has_lengths(x)
+        and all(isinstance(n, tirx.IntImm) for n in (*lengths[2:], *x.ty.shape.values[2:]))
+    )
+    if not is_exact or not is_same or len(lengths) != _RANK:
+        raise Unsupported(
+            "tvm's Resize to sizes that follow from lengths may round otherwise, or change samples and channels"
+        )
+    ones = relax.const(np.ones(len(lengths), np.int64))
+    return onnx_input([*inputs[:3], ones]), lengths[2:]
+
+
+def resized(x: Any, call: Any, scales: Any, sides: Sequence[Any] | None = None) -> Any:
+    """Return a Resize of TVM's with whole lengths where known scales are whole, or with these sides.
+
+    TVM computes lengths by scales as floats.
+    """
+    if sides is not None:
+        return _with_sides(call, sides)
     is_scaled = isinstance(scales, tvm.ir.GenericConst) and isinstance(call, relax.Call) and has_lengths(x)
     if not is_scaled or len(call.args) < 2 or not isinstance(call.args[1], relax.ShapeExpr):
         return call
-    sides, sizes = list(x.ty.shape.values)[2:], call.args[1].values
+    of_image, sizes = list(x.ty.shape.values)[2:], call.args[1].values
     factors = scales.value.numpy().tolist()[2:]
-    if not len(sides) == len(sizes) == len(factors):
+    if not len(of_image) == len(sizes) == len(factors):
         return call
-    whole = [n * int(k) if k == int(k) else size for n, k, size in zip(sides, factors, sizes, strict=True)]
-    return relax.Call(call.op, [call.args[0], relax.ShapeExpr(whole), *call.args[2:]], call.attrs, call.ty_args)
+    whole = [n * int(k) if k == int(k) else size for n, k, size in zip(of_image, factors, sizes, strict=True)]
+    return _with_sides(call, whole)
+
+
+def _with_sides(call: Any, sides: Sequence[Any]) -> Any:
+    return relax.Call(call.op, [call.args[0], relax.ShapeExpr(list(sides)), *call.args[2:]], call.attrs, call.ty_args)
 
 
 def with_pads(inputs: Sequence[Any], attrs: dict[str, Any]) -> dict[str, Any]:

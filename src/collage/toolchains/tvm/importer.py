@@ -80,6 +80,7 @@ from collage.toolchains.tvm.free_lengths import (
     resized,
     with_equal_lengths,
     with_pads,
+    with_sides,
     within_reach,
 )
 from collage.toolchains.tvm.indexed import (
@@ -254,8 +255,9 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if op_name == "Range" and (numbers := counted(inputs)) is not None:
             return numbers
         if op_name == "Resize":
-            made = super()._convert_operator(op_name, inputs, attrs, opset)
-            return resized(inputs[0], made, [*inputs, None, None][2])
+            named, sides = with_sides(inputs, attrs)
+            made = super()._convert_operator(op_name, named, attrs, opset)
+            return resized(inputs[0], made, [*inputs, None, None][2], sides)
         if op_name == "Slice":
             inputs = onnx_input([inputs[0], *map(within_reach, inputs[1:3]), *inputs[3:]])
             return kept_within(super()._convert_operator(op_name, inputs, attrs, opset))
