@@ -23,7 +23,7 @@ def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
         target: TVM's target.
         channels_last: True to compute convolutions in [N, H, W, C], where output channels fill vectors at any size of
             image; the layouts of inputs and outputs stay.
-        winograd: True to use Winograd's algorithm where it is faster.
+        winograd: True for loops of our own where these are faster, such as those of Winograd's algorithm and of attention.
     """
     import tvm
     from tvm import relax
@@ -36,11 +36,13 @@ def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
     from collage.toolchains.tvm.weight_layout import pack_weights, turn_weights
     from collage.toolchains.tvm.winograd import use_winograd
 
+    # A value that several convolutions read is turned once.
+    layout = [_channels_last(), relax.transform.EliminateCommonSubexpr()]
     rewrites = [use_attention(target), use_winograd(target), use_products(target), use_matrix_products(target)]
     return tvm.transform.Sequential(
         [
             *cpu_generic.library_dispatch_passes(target),
-            *([_channels_last()] if channels_last else []),
+            *(layout if channels_last else []),
             relax.transform.DecomposeOpsForInference(),
             turn_products(),
             turn_weights(),
@@ -60,12 +62,7 @@ def _channels_last() -> Any:
     import tvm
     from tvm import relax
 
-    passes = tvm.transform.Sequential(
-        [
-            relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}),
-            relax.transform.EliminateCommonSubexpr(),  # A value that several convolutions read is turned once.
-        ]
-    )
+    convert = relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})
 
     def turn(module: Any, _: Any) -> Any:
         found: list[Any] = []
@@ -74,7 +71,7 @@ def _channels_last() -> Any:
                 relax.analysis.post_order_visit(
                     function, lambda call: found.append(_is_call_of(call, "relax.nn.conv2d"))
                 )
-        return passes(module) if any(found) else module
+        return convert(module) if any(found) else module
 
     return tvm.transform.module_pass(turn, opt_level=0, name="channels_last")
 
