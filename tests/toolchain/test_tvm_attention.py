@@ -12,8 +12,10 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from tests.toolchain.tvm_cases import agrees, numbers
 
 from collage.target import Target
+from collage.testing._toolchain_kernels import KernelCase
 from collage.toolchains import LoadOptions, compile_for
 from collage.toolchains.tvm import attention
 from collage.toolchains.tvm.processor import Processor
@@ -148,6 +150,14 @@ def test_others_keep_their_functions(body: str, tmp_path: Path) -> None:
 def test_free_lengths_keep_their_functions(tmp_path: Path) -> None:
     shapes: dict[str, Shape] = {"q": (2, "m", 8), "k": (2, 8, "n"), "v": (2, "n", 24)}
     assert not is_own(names_of(PLAIN, given((2,), 21, 37, 8, 24), tmp_path, shapes))
+
+
+def test_what_is_filled_with_a_scalar_is_no_softmax(tmp_path: Path) -> None:
+    """As sums over the edges of a graph begin: no chain of three functions is one of scores, whatever their ranks."""
+    text = "(float[v,8] x, int64[e,1] i, float[e,8] u) => (float[w,8] y)"
+    body = '{s = Shape (x) z = ConstantOfShape (s) n = ScatterND <reduction = "add"> (z, i, u) y = Add (n, x)}'
+    x, i, u = numbers(5, 8), np.array([[0], [4], [4]]), numbers(3, 8, seed=1)
+    agrees(KernelCase("sums", text + body, [x, i, u]), tmp_path, within=1e-6)
 
 
 def test_keys_that_heads_share(tmp_path: Path) -> None:

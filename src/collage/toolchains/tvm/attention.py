@@ -167,8 +167,8 @@ class _Attentions(relax.PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         """Replace one call, if it is the second product of an attention."""
         softmax = self._made_for(call)
-        scores = None if softmax is None or not self._is_softmax(softmax) else self._made_for(softmax)
-        if scores is None or (made := self._function_of(scores.args[0], call.args[0])) is None:
+        scores = None if softmax is None else self._made_for(softmax)
+        if scores is None or (made := self._function_of(scores, softmax, call)) is None:
             return super().visit_call_(call)
         given = [*scores.args[1].fields, *call.args[1].fields[1:]]
         arguments = relax.Tuple([self.visit_expr(each) for each in given])
@@ -186,19 +186,19 @@ class _Attentions(relax.PyExprMutator):  # type: ignore[misc]
         uses = sum(each.same_as(value) for each in call.args[1].fields)
         return maker if is_call_tir(maker) and uses == 1 else None
 
-    def _is_softmax(self, call: Any) -> bool:
-        return len(call.args[1].fields) == 1 and is_softmax(self._module[call.args[0]])
-
-    def _function_of(self, first: Any, second: Any) -> Any:
-        """Return the name of the loops for two products; None if these stay."""
-        if (first, second) not in self._made:
-            functions = (self._module[first], self._module[second])
+    def _function_of(self, *calls: Any) -> Any:
+        """Return the name of the loops for a product, a softmax and a product; None if these stay."""
+        key = tuple(call.args[0] for call in calls)
+        if key not in self._made:
             made = None
-            with unless_unlike(second.name_hint):
-                attention = _attention_of(functions, self._processor)
-                made = self.builder_.add_func(_write(attention), f"{second.name_hint}_attention")
-            self._made[first, second] = made
-        return self._made[first, second]
+            with unless_unlike(key[-1].name_hint):
+                first, softmax, second = (self._module[variable] for variable in key)
+                if not is_softmax(softmax):
+                    raise Unlike
+                attention = _attention_of((first, second), self._processor)
+                made = self.builder_.add_func(_write(attention), f"{key[-1].name_hint}_attention")
+            self._made[key] = made
+        return self._made[key]
 
 
 def _attention_of(functions: tuple[Any, Any], processor: Processor) -> _Attention:

@@ -37,7 +37,7 @@ def is_softmax(function: Any) -> bool:
     if len(function.params) != 2 or not all(map(is_buffer_var, function.params)):
         return False
     lengths = lengths_of(function.params[0])
-    if not all(isinstance(n, int) for n in lengths):
+    if not lengths or not all(isinstance(n, int) for n in lengths):
         return False
     data = te.placeholder([i64(n) for n in lengths], "float32")
     plain = te.create_prim_func([data, topi.nn.softmax(data, axis=-1)], "int64")
