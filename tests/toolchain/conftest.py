@@ -1,4 +1,4 @@
-"""What all tests of toolchains share."""
+"""A fixture of all tests of toolchains."""
 
 from __future__ import annotations
 

@@ -113,7 +113,6 @@ class StepwiseModel:
     Attributes:
         inputs: Names of its inputs, in order.
         outputs: Names of its outputs, in order.
-        threads: Threads with which ONNX Runtime runs the model repeatably; 0 is its default.
         decided: Names of values that follow from decisions on computed numbers, as far as they were met.
     """
 
@@ -130,12 +129,16 @@ class StepwiseModel:
         self._opsets = [(each.domain, each.version) for each in proto.opset_import]
         self._ir_version = proto.ir_version
         self._nodes = list(proto.graph.node)
-        self.threads = repeatable_threads(self._nodes)
         self._weights = {each.name: _array(each) for each in proto.graph.initializer}
         self.inputs = [value.name for value in proto.graph.input]
         self.outputs = [value.name for value in proto.graph.output]
         self.decided: frozenset[str] = frozenset()
         self._kernels: dict[Any, Any] = {}
+
+    @property
+    def threads(self) -> int:
+        """Threads with which ONNX Runtime runs the model repeatably; 0 is its default."""
+        return repeatable_threads(self._nodes)
 
     def run(
         self,

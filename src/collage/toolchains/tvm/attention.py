@@ -7,8 +7,9 @@ twice, 16 MB each time.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,12 +21,12 @@ from tvm.tirx.script.builder import ir as build
 from collage.toolchains.tvm.lengths import ceil_div, f32, i64, lengths_of, numbers_of
 from collage.toolchains.tvm.matrix_products import MatrixLoops, MatrixProduct, load_of, matrix_product_of
 from collage.toolchains.tvm.nests import Nest, Unlike, all_of, read_nest, unless_unlike
-from collage.toolchains.tvm.processor import Processor, processor_of
+from collage.toolchains.tvm.processor import Processor, Tile, processor_of
 from collage.toolchains.tvm.products import place_of
 from collage.toolchains.tvm.profiler import with_nodes_of
 from collage.toolchains.tvm.softmax_loops import is_softmax
 from collage.toolchains.tvm.tile_schedules import PARALLEL_WORK
-from collage.toolchains.tvm.weight_layout import is_call_tir
+from collage.toolchains.tvm.weight_layout import is_call_of, is_call_tir
 
 __all__ = ["turn_products", "use_attention"]
 
@@ -90,8 +91,8 @@ class _Turned(relax.PyExprMutator):  # type: ignore[misc]
 
     def _scores_of(self, call: Any) -> Any:
         """Return the scores whose transpose is the second operand of a product, if they outnumber the first; else None."""
-        transpose: Any = self._values.get(call.args[1]) if _is_call_of(call, "relax.matmul") else None
-        if not _is_call_of(transpose, "relax.permute_dims") or transpose.attrs.axes is None:
+        transpose: Any = self._values.get(call.args[1]) if is_call_of(call, "relax.matmul") else None
+        if not is_call_of(transpose, "relax.permute_dims") or transpose.attrs.axes is None:
             return None
         values, scores, axes = call.args[0], transpose.args[0], [int(axis) for axis in transpose.attrs.axes]
         if not self._is_softmax(self._values.get(scores)) or not isinstance(values.ty.shape, relax.ShapeExpr):
@@ -104,13 +105,9 @@ class _Turned(relax.PyExprMutator):  # type: ignore[misc]
 
     def _is_softmax(self, value: Any) -> bool:
         """Return True for the softmax of a tensor of known rank, in TVM's operator or in loops of our own."""
-        if _is_call_of(value, "relax.nn.softmax"):
+        if is_call_of(value, "relax.nn.softmax"):
             return isinstance(value.ty.shape, relax.ShapeExpr)
         return is_call_tir(value) and is_softmax(self._module[value.args[0]])
-
-
-def _is_call_of(value: Any, operator: str) -> bool:
-    return isinstance(value, relax.Call) and isinstance(value.op, ir.Op) and value.op.name == operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +163,8 @@ class _Attentions(relax.PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Any) -> Any:
         """Replace one call, if it is the second product of an attention."""
-        softmax = self._made_for(call)
-        scores = None if softmax is None else self._made_for(softmax)
+        softmax = self._maker_of(call)
+        scores = None if softmax is None else self._maker_of(softmax)
         if scores is None or (made := self._function_of(scores, softmax, call)) is None:
             return super().visit_call_(call)
         given = [*scores.args[1].fields, *call.args[1].fields[1:]]
@@ -175,7 +172,7 @@ class _Attentions(relax.PyExprMutator):  # type: ignore[misc]
         marks = with_nodes_of([scores, softmax, call])
         return relax.Call(call.op, [made, arguments, *call.args[2:]], marks, call.ty_args)
 
-    def _made_for(self, call: Any) -> Any:
+    def _maker_of(self, call: Any) -> Any:
         """Return the call of loops that makes the first argument of a call of loops, and of nothing else."""
         if not is_call_tir(call) or not call.args[1].fields or len(call.args) > 2:
             return None
@@ -293,20 +290,12 @@ class _Loops:
             with build.serial(count) as row, build.vectorized(i64(attention.lanes)) as lane:
                 last = (row + 1) * attention.stride - attention.lanes
                 build.buffer_store(kept, f32(-math.inf), [last + lane])
-        with build.serial(i64(math.ceil(columns / tile.panel))) as panel:
-            column = build.bind(tirx.min(panel * tile.panel, i64(columns - tile.panel)))
-            with build.serial(ceil_div(count, tile.rows)) as group:
-                row = build.bind(group * tile.rows)
-                sums = self._scores.sums(matrix, first + row, column)
-                with (
-                    build.serial(i64(tile.rows)) as i,
-                    build.serial(i64(tile.vectors)) as vector,
-                    build.vectorized(i64(tile.lanes)) as lane,
-                ):
-                    at = vector * tile.lanes + lane
-                    where = [*matrix, tirx.min(first + row + i, i64(rows - 1)), column + at]
-                    score = attention.scored.result(sums[i, at], where)
-                    build.buffer_store(kept, score, [(row + i) * attention.stride + column + at])
+        with _tiles(tile, columns, count) as (row, column):
+            sums = self._scores.sums(matrix, first + row, column)
+            with _elements(tile, i64(tile.rows)) as (i, at):
+                where = [*matrix, tirx.min(first + row + i, i64(rows - 1)), column + at]
+                score = attention.scored.result(sums[i, at], where)
+                build.buffer_store(kept, score, [(row + i) * attention.stride + column + at])
 
     def _exponentials(self, kept: Any, begin: Any) -> Any:
         """Replace a row of scores by their exponentials, and return their sum."""
@@ -343,16 +332,28 @@ class _Loops:
         def weight(row: Any, k: Any, _: Any) -> Any:
             return kept[(row - first) * attention.stride + k]
 
-        with build.serial(i64(math.ceil(columns / tile.panel))) as panel:
-            column = build.bind(tirx.min(panel * tile.panel, i64(columns - tile.panel)))
-            with build.serial(ceil_div(count, tile.rows)) as group:
-                row = build.bind(group * tile.rows)
-                sums = self._mixed.sums(matrix, first + row, column, weight)
-                with (
-                    build.serial(tirx.min(i64(tile.rows), count - row)) as i,
-                    build.serial(i64(tile.vectors)) as vector,
-                    build.vectorized(i64(tile.lanes)) as lane,
-                ):
-                    at = vector * tile.lanes + lane
-                    where = [*matrix, first + row + i, column + at]
-                    attention.mixing.finish(self._output, sums[i, at] / totals[row + i], where)
+        with _tiles(tile, columns, count) as (row, column):
+            sums = self._mixed.sums(matrix, first + row, column, weight)
+            with _elements(tile, tirx.min(i64(tile.rows), count - row)) as (i, at):
+                where = [*matrix, first + row + i, column + at]
+                attention.mixing.finish(self._output, sums[i, at] / totals[row + i], where)
+
+
+@contextlib.contextmanager
+def _tiles(tile: Tile, columns: int, count: Any) -> Iterator[tuple[Any, Any]]:
+    """Loop over tiles of columns and rows. Yield the first row and column; the last tile ends with the last column."""
+    with build.serial(i64(math.ceil(columns / tile.panel))) as panel:
+        column = build.bind(tirx.min(panel * tile.panel, i64(columns - tile.panel)))
+        with build.serial(ceil_div(count, tile.rows)) as group:
+            yield build.bind(group * tile.rows), column
+
+
+@contextlib.contextmanager
+def _elements(tile: Tile, rows: Any) -> Iterator[tuple[Any, Any]]:
+    """Loop over the elements of some rows of a tile, by vectors. Yield the row and the column in the tile."""
+    with (
+        build.serial(rows) as i,
+        build.serial(i64(tile.vectors)) as vector,
+        build.vectorized(i64(tile.lanes)) as lane,
+    ):
+        yield i, vector * tile.lanes + lane

@@ -31,6 +31,7 @@ __all__ = [
     "refuse_numbers",
     "refuse_unlike_lengths",
     "resized",
+    "resized_to",
     "with_equal_lengths",
     "with_pads",
     "with_sides",
@@ -44,7 +45,7 @@ OF_IMAGES = frozenset(("GroupNormalization", "InstanceNormalization"))
 """Normalisations over the channels of images."""
 FAR = (1 << 31) - 1
 """More than any length."""
-_RANK = 4
+_AXES = 4
 """Axes of pictures."""
 _MOST_BYTES = 1 << 40
 """More than any tensor has."""
@@ -95,7 +96,7 @@ def with_sides(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Sequenc
         and has_lengths(x)
         and all(isinstance(n, tirx.IntImm) for n in (*lengths[2:], *x.ty.shape.values[2:]))
     )
-    if not is_exact or not is_same or len(lengths) != _RANK:
+    if not is_exact or not is_same or len(lengths) != _AXES:
         raise Unsupported(
             "tvm's Resize to sizes that follow from lengths may round otherwise, or change samples and channels"
         )
@@ -103,25 +104,21 @@ def with_sides(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Sequenc
     return onnx_input([*inputs[:3], ones]), lengths[2:]
 
 
-def resized(x: Any, call: Any, scales: Any, sides: Sequence[Any] | None = None) -> Any:
-    """Return a Resize of TVM's with whole lengths where known scales are whole, or with these sides.
-
-    TVM computes lengths by scales as floats.
-    """
-    if sides is not None:
-        return _with_sides(call, sides)
+def resized(x: Any, call: Any, scales: Any) -> Any:
+    """Return a Resize of TVM's by known scales with whole lengths where these are whole. TVM computes them as floats."""
     is_scaled = isinstance(scales, tvm.ir.GenericConst) and isinstance(call, relax.Call) and has_lengths(x)
     if not is_scaled or len(call.args) < 2 or not isinstance(call.args[1], relax.ShapeExpr):
         return call
-    of_image, sizes = list(x.ty.shape.values)[2:], call.args[1].values
+    sides, sizes = list(x.ty.shape.values)[2:], call.args[1].values
     factors = scales.value.numpy().tolist()[2:]
-    if not len(of_image) == len(sizes) == len(factors):
+    if not len(sides) == len(sizes) == len(factors):
         return call
-    whole = [n * int(k) if k == int(k) else size for n, k, size in zip(of_image, factors, sizes, strict=True)]
-    return _with_sides(call, whole)
+    whole = [n * int(k) if k == int(k) else size for n, k, size in zip(sides, factors, sizes, strict=True)]
+    return resized_to(call, whole)
 
 
-def _with_sides(call: Any, sides: Sequence[Any]) -> Any:
+def resized_to(call: Any, sides: Sequence[Any]) -> Any:
+    """Return a Resize of TVM's to other sides."""
     return relax.Call(call.op, [call.args[0], relax.ShapeExpr(list(sides)), *call.args[2:]], call.attrs, call.ty_args)
 
 

@@ -78,6 +78,7 @@ from collage.toolchains.tvm.free_lengths import (
     refuse_numbers,
     refuse_unlike_lengths,
     resized,
+    resized_to,
     with_equal_lengths,
     with_pads,
     with_sides,
@@ -257,7 +258,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if op_name == "Resize":
             named, sides = with_sides(inputs, attrs)
             made = super()._convert_operator(op_name, named, attrs, opset)
-            return resized(inputs[0], made, [*inputs, None, None][2], sides)
+            return resized_to(made, sides) if sides else resized(inputs[0], made, [*inputs, None, None][2])
         if op_name == "Slice":
             inputs = onnx_input([inputs[0], *map(within_reach, inputs[1:3]), *inputs[3:]])
             return kept_within(super()._convert_operator(op_name, inputs, attrs, opset))

@@ -348,9 +348,9 @@ def build_library(
     try:
         with goal, context(target):
             failures: list[Exception] = []
-            for channels_last, winograd in _ATTEMPTS:
+            for channels_last, own_loops in _ATTEMPTS:
                 passes = pipeline(
-                    goal, lent, noted, weights, channels_last=channels_last, winograd=winograd, tuned=tuned
+                    goal, lent, noted, weights, channels_last=channels_last, own_loops=own_loops, tuned=tuned
                 )
                 try:
                     built = tvm.compile(module, target=goal, relax_pipeline=passes, tir_pipeline=loops_pipeline())

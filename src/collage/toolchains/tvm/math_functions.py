@@ -2,8 +2,8 @@
 
 TVM calls the C library for each element, which takes ten times as long as the loop around it. Here they are
 polynomials on a short range, and known values outside of it. The coefficients minimise the largest error, computed in
-double precision against 40 digits. ``tests/toolchain/test_tvm_math_functions.py`` holds the bounds, and the results for
-infinities and NaN.
+double precision against 40 digits; those of sines and cosines are of the library Cephes.
+``tests/toolchain/test_tvm_math_functions.py`` holds the bounds, and the results for infinities and NaN.
 
 TVM writes ``tanh`` of double precision and ``atanh`` as differences and quotients of nearly equal numbers: of 1e-77 they are 0.
 Both are written with ``exp`` and ``log`` that lose no digits near 0 and 1, by the quotients of W. Kahan.
@@ -41,8 +41,8 @@ _TINY, _LARGE = 2.0**-126, 2.0**_EXPONENT_BITS
 """The least normal number, and the factor that makes subnormal numbers normal."""
 _TANH_NEAR = 0.625
 _ERF_IS_ONE = 4.0
-_TURNS = 2.0**20
-"""Up to here quarters of a turn are counted exactly; beyond, the C library computes sines."""
+_LARGEST_ANGLE = 2.0**20
+"""Up to here as many quarters of a turn are exact in double precision; beyond, the C library computes sines."""
 _QUARTER = (1.57079632673412561417, 6.07710050650619224932e-11)
 """A quarter of a turn, as a number of 33 binary digits, whose multiples are exact in double precision, and the rest."""
 _TO_WHOLE_DOUBLE = 1.5 * 2.0**52
@@ -266,7 +266,7 @@ def _sine(x: Any, once: Steps, quarters: int) -> Any:
     Where a number of a vector is too large, infinite or none, the C library computes each of them.
     """
     size = once(_bits(x) & _i32(2**31 - 1))
-    is_moderate = _largest_of(size) < _bits_of(_TURNS)
+    is_moderate = _largest_of(size) < _bits_of(_LARGEST_ANGLE)
     return once.either(
         is_moderate, lambda inner: _moderate_sine(x, inner, quarters), lambda _: _by_library(x, quarters)
     )

@@ -201,7 +201,7 @@ class MatrixLoops:
         """Return how the elements of both operands are loaded."""
         variables = [each.var for each in self._nest.anchor.iter_vars]
 
-        def load_of(load: Any) -> Place:
+        def loader_of(load: Any) -> Place:
             def placed(row: Any, k: Any, column: Any) -> Any:
                 values = (*matrix, row, column, k)
 
@@ -214,7 +214,7 @@ class MatrixLoops:
 
             return placed
 
-        left, right = map(load_of, self._loads)
+        left, right = map(loader_of, self._loads)
         return left, right
 
     def sums(self, matrix: Sequence[Any], row: Any, column: Any, rows_of: Place | None = None) -> Any:

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["front", "loops_pipeline", "named_pipeline", "noting_lent_outputs", "pipeline"]
 
 
-def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
+def front(target: Any, *, channels_last: bool, own_loops: bool = True) -> Any:
     """The passes from imported Relax to fused loops without a schedule, which tuning starts from.
 
     Args:
         target: TVM's target.
         channels_last: True to compute convolutions in [N, H, W, C], where output channels fill vectors at any size of
             image; the layouts of inputs and outputs stay.
-        winograd: True for loops of our own where these are faster, such as those of Winograd's algorithm and of attention.
+        own_loops: True for loops of our own where these are faster, such as those of Winograd's algorithm and of attention.
     """
     import tvm
     from tvm import relax
@@ -51,7 +51,7 @@ def front(target: Any, *, channels_last: bool, winograd: bool = True) -> Any:
             relax.transform.FoldConstant(),
             fuse_operators(),
             relax.transform.FuseTIR(),
-            *(rewrites if winograd else []),
+            *(rewrites if own_loops else []),
             pack_weights(),
         ]
     )
@@ -62,6 +62,8 @@ def _channels_last() -> Any:
     import tvm
     from tvm import relax
 
+    from collage.toolchains.tvm.weight_layout import is_call_of
+
     convert = relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})
 
     def turn(module: Any, _: Any) -> Any:
@@ -69,7 +71,7 @@ def _channels_last() -> Any:
         for function in module.functions.values():
             if isinstance(function, relax.Function):
                 relax.analysis.post_order_visit(
-                    function, lambda call: found.append(_is_call_of(call, "relax.nn.conv2d"))
+                    function, lambda call: found.append(is_call_of(call, "relax.nn.conv2d"))
                 )
         return convert(module) if any(found) else module
 
@@ -83,7 +85,7 @@ def pipeline(
     weights: list[np.ndarray[Any, Any]] | None = None,
     *,
     channels_last: bool,
-    winograd: bool = True,
+    own_loops: bool = True,
     tuned: Sequence[Any] = (),
 ) -> Any:
     """The passes from imported Relax to code, for ``relax_pipeline`` of ``tvm.compile``.
@@ -94,7 +96,7 @@ def pipeline(
         calls: See ``noting_calls``.
         weights: See ``lifting_weights``; None leaves them in the library.
         channels_last: See ``front``.
-        winograd: See ``front``.
+        own_loops: See ``front``.
         tuned: Passes that schedule tuned functions; other functions get the default schedule.
     """
     import tvm
@@ -109,7 +111,7 @@ def pipeline(
 
     return tvm.transform.Sequential(
         [
-            front(target, channels_last=channels_last, winograd=winograd),
+            front(target, channels_last=channels_last, own_loops=own_loops),
             *tuned,
             dlight.ApplyDefaultSchedule(*map(Cautious, (Channels(), Rows(), RegisterTiles(), Reductions()))),
             tvm.relax.transform.RewriteDataflowReshape(),  # What becomes a view is not called.
@@ -176,13 +178,15 @@ def noting_lent_outputs(lent: list[int]) -> Any:
 def _lent_outputs(function: Any) -> list[int]:
     from tvm import relax
 
+    from collage.toolchains.tvm.weight_layout import is_call_of
+
     body = function.body
     values = {binding.var: binding.value for block in body.blocks for binding in block.bindings}
     made, _ = _origin(body.body, values)
     lent, taken = [], set()
     for i, output in enumerate(made.fields if isinstance(made, relax.Tuple) else [body.body]):
         made, place = _origin(output, values)
-        if not _is_call_of(made, "relax.builtin.alloc_tensor") or place in taken:
+        if not is_call_of(made, "relax.builtin.alloc_tensor") or place in taken:
             lent.append(i)
         taken.add(place)
     return lent
@@ -192,6 +196,8 @@ def _origin(value: Any, values: Mapping[Any, Any]) -> tuple[Any, Any]:
     """The expression in whose memory a value lies, and the variable that it was bound to first; None of either."""
     from tvm import relax
 
+    from collage.toolchains.tvm.weight_layout import is_call_of
+
     place = None
     while value is not None:
         if isinstance(value, relax.Var):
@@ -199,14 +205,8 @@ def _origin(value: Any, values: Mapping[Any, Any]) -> tuple[Any, Any]:
         elif isinstance(value, relax.TupleGetItem):
             parts, _ = _origin(value.tuple_value, values)
             value = parts.fields[value.index] if isinstance(parts, relax.Tuple) else None
-        elif _is_call_of(value, "relax.reshape"):  # a view by now
+        elif is_call_of(value, "relax.reshape"):  # a view by now
             value = value.args[0]
         else:
             break
     return value, place
-
-
-def _is_call_of(value: Any, operator: str) -> bool:
-    from tvm import ir, relax
-
-    return isinstance(value, relax.Call) and isinstance(value.op, ir.Op) and value.op.name == operator

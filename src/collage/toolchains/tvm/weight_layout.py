@@ -17,7 +17,7 @@ from tvm import ir, relax, s_tir, tirx
 
 from collage.toolchains.tvm.tile_schedules import TILE_COLUMNS, divisor
 
-__all__ = ["Calls", "Packer", "call_sites", "is_call_tir", "is_weight", "pack_weights", "turn_weights"]
+__all__ = ["Calls", "Packer", "call_sites", "is_call_of", "is_call_tir", "is_weight", "pack_weights", "turn_weights"]
 
 Packer = Callable[[np.ndarray], np.ndarray]
 """Convert a weight to the layout that other loops read."""
@@ -107,8 +107,12 @@ def _turned(call: Any) -> Any:
 
 def is_call_tir(call: Any) -> bool:
     """Return True for a call of loops."""
-    is_tir = isinstance(call, relax.Call) and isinstance(call.op, ir.Op) and call.op.name == "relax.call_tir"
-    return is_tir and isinstance(call.args[1], relax.Tuple)
+    return is_call_of(call, "relax.call_tir") and isinstance(call.args[1], relax.Tuple)
+
+
+def is_call_of(value: Any, operator: str) -> bool:
+    """Return True for a call of an operator of this name."""
+    return isinstance(value, relax.Call) and isinstance(value.op, ir.Op) and value.op.name == operator
 
 
 def call_sites(module: Any) -> dict[Any, list[Any]]:
