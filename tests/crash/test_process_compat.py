@@ -30,9 +30,9 @@ def registry_of(enmities: Mapping[str, Mapping[str, str]]) -> Registry:
 class Asked(ProcessCompatibility):
     """Counts probes."""
 
-    def __init__(self, toolchains: Registry, database: Database, build: str = "1", *, remeasure: bool = False) -> None:
+    def __init__(self, toolchains: Registry, database: Database, build: str = "1", **options: Any) -> None:
         self.probes: list[str] = []
-        super().__init__(toolchains, database, lambda name: f"{name} {build}", self.probes.append, remeasure=remeasure)
+        super().__init__(toolchains, database, lambda name: f"{name} {build}", self.probes.append, **options)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,27 @@ def test_those_who_get_on_are_one_set_for_one_probe() -> None:
         assert len(sharing.probes) == 1
         assert sharing.compatible_sets(menu[:1]) == (frozenset(menu[:1]),)
         assert len(sharing.probes) == 1
+
+
+def test_one_probe_of_the_menu_answers_for_a_part_of_it() -> None:
+    menu = targets("a", "b", "c")
+    with Database("sqlite:///:memory:") as database:
+        sharing = Asked(registry_of({"a": {}, "b": {}, "c": {}}), database, menu=menu)
+        assert sharing.can_share(menu[:2])
+        assert sharing.can_share(menu[1:])
+        assert sharing.probes == ["testing if a, b, c can share a process"]
+        later = Asked(registry_of({"a": {}, "b": {}, "c": {}}), database, menu=menu)
+        assert later.can_share(menu[::2])
+        assert not later.probes
+
+
+def test_a_clash_elsewhere_on_the_menu_keeps_no_others_apart() -> None:
+    menu = targets("a", "b", "c")
+    with Database("sqlite:///:memory:") as database:
+        sharing = Asked(registry_of({"a": {}, "b": {}, "c": {"a": "wrong"}}), database, menu=menu)
+        assert sharing.can_share(menu[:2])
+        assert not sharing.can_share(menu[::2])
+        assert len(sharing.probes) == 3 + 1  # Of all, of each pair, and the reason of the second.
 
 
 def test_of_those_who_do_not_the_largest_sets_are_found() -> None:

@@ -31,6 +31,6 @@ class ThreadedToolchain(FakeToolchain):
 
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Any], repeats: int
-    ) -> Mapping[str, float]:
+    ) -> Mapping[tuple[int, ...], float]:
         nodes = onnx.load(workspace / compiled.files[0]).graph.node
-        return {node.name: self._of_type[node.op_type] for node in nodes}
+        return {(place,): self._of_type[node.op_type] for place, node in enumerate(nodes)}

@@ -14,6 +14,6 @@ from collage.toolchains import Compiled, Profiler
 def least_seconds(
     toolchain: Profiler, compiled: Compiled, target: Target, folder: Path, inputs: Sequence[np.ndarray]
 ) -> Mapping[int, float]:
-    """Return the seconds of each node: the least of five profiles, each the median of five runs."""
+    """Return the seconds of each node that a step is known by: the least of five profiles, each the median of five runs."""
     profiles = [toolchain.profile(compiled, target, folder, inputs, 5) for _ in range(5)]
-    return {node: min(profile.get(node, 0.0) for profile in profiles) for node in profiles[0]}
+    return {step[0]: min(profile.get(step, 0.0) for profile in profiles) for step in profiles[0]}

@@ -204,7 +204,7 @@ def test_indices_are_not_looked_through_for_wide_integers_unless_they_are_comput
 def test_merged_time_is_with_the_node_that_has_the_weights(tmp_path: Path) -> None:
     toolchain, case = OpenVinoToolchain(), COMMON[0]
     seconds = toolchain.profile(toolchain.compile(case.model(), TARGET, tmp_path), TARGET, tmp_path, case.inputs, 5)
-    assert list(seconds) == [0]  # the Relu is part of the convolution
+    assert {step[0] for step in seconds} == {0}  # the Relu is part of the convolution
 
 
 @pytest.mark.parametrize("scale", ["y = Mul (c, s)", "r = Relu (c) q = Mul (r, s) y = Add (q, x)"])

@@ -81,6 +81,21 @@ def test_an_operator_of_several_calls_is_one_node(tmp_path: Path) -> None:
     assert 0 in seconds and 2 in seconds
 
 
+def test_an_operator_of_several_results_or_of_own_loops_has_its_time(tmp_path: Path) -> None:
+    """The time of an operator without a name is taken for that of the next one that has a name."""
+    weights = {"count": np.array([40], np.int64), "place": np.arange(20), "scale": np.ones(40, np.float32)}
+    nodes = [
+        helper.make_node("TopK", ["x", "count"], ["a", "order"], axis=-1),
+        helper.make_node("LayerNormalization", ["a", "scale"], ["b"]),
+        helper.make_node("Gather", ["b", "place"], ["c"], axis=0),
+        helper.make_node("ReduceMax", ["c"], ["d"], axes=[-1]),
+        helper.make_node("Tanh", ["d"], ["y"]),
+    ]
+    seconds = profile_of(model_of(nodes, weights, [48, 64]), [48, 64], tmp_path)
+    assert set(seconds) >= {0, 1, 2, 3}
+    assert max(seconds, key=lambda place: seconds[place]) == 0
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_products_of_random_graphs_are_all_found(seed: int, tmp_path: Path) -> None:
     rng, values, nodes, weights = random.Random(seed), ["x"], [], {}

@@ -91,10 +91,12 @@ class CostTable:
             (Roofline(graph.nodes, partial(shape_in, values), peak), weight) for values, weight in session.occasions
         ]
         op_types = [node.op_type for node in graph.nodes]
-        self._expectation = LearnedCostModel(op_types, {t: found.dispatch_s for t, found in self.overheads.items()})
+        alone_s = [sum(weight * line.node_s(i) for line, weight in self._rooflines) for i in range(len(graph))]
+        dispatch_s: dict[Hashable, float] = {t: found.dispatch_s for t, found in self.overheads.items()}
+        self._expectation = LearnedCostModel(op_types, dispatch_s, alone_s)
         for target, found in baselines.items():
             if found.profile:
-                self._expectation.learn_profile(target, found.profile)
+                self._expectation.learn_profile(target, found.profile, found.known_by)
         takes = (Status.OK, Status.WRONG)
         silent = [t for t, b in baselines.items() if not b.profile and any(o.status in takes for o in b.outcomes)]
         if len(usable) > 2:  # With one target beside the host, nothing is chosen.

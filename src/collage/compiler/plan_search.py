@@ -103,6 +103,7 @@ class _PlanSearch:
             lab.session.build_of,
             lab.say,
             remeasure=lab.problem.options.remeasure,
+            menu=lab.survey.takers,
         )
 
     def _may_share(self, plan: Plan) -> bool:

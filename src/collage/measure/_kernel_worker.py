@@ -195,8 +195,8 @@ class KernelWorker:
 
     def profile(
         self, compiled: dict[str, Any], target: str, workspace: str, values: str, inputs: Sequence[str], repeats: int
-    ) -> list[tuple[int, float]]:
-        """Nodes by place with their seconds; none if the toolchain has no profiler."""
+    ) -> list[tuple[tuple[int, ...], float]]:
+        """Steps by the places of their nodes, with their seconds; none if the toolchain has no profiler."""
         if not isinstance(self._toolchain, Profiler):
             return []
         arrays = _arrays(ValueStore(Path(values)), inputs)

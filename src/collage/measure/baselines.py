@@ -20,14 +20,24 @@ from collage.measure.jobs import structure_of
 from collage.measure.kernel_factory import KernelMaker
 from collage.measure.session import MeasureSession
 from collage.status import Status
-from collage.system.codec import Share
+from collage.system.codec import Count, Share
 from collage.target import Target
 from collage.toolchains import Availability, Importer, Registry, Support
 
 __all__ = ["Baselines", "TargetBaseline", "maximal_ranges", "measure_baselines"]
 
 _SUPPORT: FactKind[Support] = FactKind("support", Support)
-_PROFILE: FactKind[tuple[float, ...]] = FactKind("profile", tuple[Share, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step of a profile: the places of its nodes, first that of the one it is known by, and its time."""
+
+    nodes: tuple[Count, ...]
+    seconds: Share
+
+
+_PROFILE: FactKind[tuple[_Step, ...]] = FactKind("profile", tuple[_Step, ...])
 _HOPELESS = 3.0
 """A target this many times slower than the best on the whole model is not measured precisely."""
 _PRECISIONS = ("f32", "bf16", "int8", "f16")
@@ -47,6 +57,7 @@ class TargetBaseline:
         ranges: Maximal ranges of nodes that it takes, as bits; a single one where it takes the whole model.
         outcomes: The result of measuring each of them.
         profile: Seconds per node inside these ranges, if its toolchain has a profiler.
+        known_by: The node with whose seconds those of a node are, which may be the node itself.
         refusal: The reason why it cannot take the whole model, or None.
         refusal_status: Outcome of the attempt on the whole model.
     """
@@ -57,6 +68,7 @@ class TargetBaseline:
     ranges: tuple[int, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
     profile: Mapping[int, float] = field(default_factory=dict)
+    known_by: Mapping[int, int] = field(default_factory=dict)
     refusal: str | None = None
     refusal_status: Status = Status.REFUSED
 
@@ -170,9 +182,8 @@ class _BaselineMeasurer:
             whole = self._measure([everything], abandon_above_s)[0]
         if whole.status in (Status.OK, Status.WRONG):
             support = {i: Support(True) for i in range(len(self.graph))}
-            return TargetBaseline(
-                self.target, availability, support, (everything,), (whole,), self._profile([everything], [whole])
-            )
+            profile, known_by = self._profile([everything], [whole])
+            return TargetBaseline(self.target, availability, support, (everything,), (whole,), profile, known_by)
         for by_import in (True, False) if self.can_import else (False,):
             support = self._probe(by_import=by_import)
             ranges = maximal_ranges(self.graph, support)
@@ -180,7 +191,7 @@ class _BaselineMeasurer:
             # What can be read and not built refuses a whole range: then each operator is built.
             if all(outcome.status in (Status.OK, Status.WRONG) for outcome in outcomes):
                 break
-        profile = self._profile(ranges, outcomes)
+        profile, known_by = self._profile(ranges, outcomes)
         return TargetBaseline(
             self.target,
             availability,
@@ -188,6 +199,7 @@ class _BaselineMeasurer:
             tuple(ranges),
             tuple(outcomes),
             profile,
+            known_by,
             whole.reason or whole.status.value,
             whole.status,
         )
@@ -222,29 +234,39 @@ class _BaselineMeasurer:
             support[i] = asked[structure]
         return support
 
-    def _profile(self, ranges: Sequence[int], outcomes: Sequence[Outcome]) -> dict[int, float]:
-        """Return the seconds of each node, scaled to the time that was measured without the profiler."""
+    def _profile(self, ranges: Sequence[int], outcomes: Sequence[Outcome]) -> tuple[dict[int, float], dict[int, int]]:
+        """Return the profile, scaled to the time that was measured without the profiler, and by what nodes are known."""
         profile: dict[int, float] = {}
+        known_by: dict[int, int] = {}
         for bits, outcome in zip(ranges, outcomes, strict=True):
             if outcome.time is None:
                 continue
             model = self.kernels.model(bits, self.target)
             key = self.measure_session.key(self.estimator.job(model, self.target)).digest
-            seconds = self.measure_session.recall_fact(_PROFILE, key=key)
-            if seconds is None:
+            steps = self.measure_session.recall_fact(_PROFILE, key=key)
+            if steps is None:
                 inputs, is_lasting = [str(value.name) for value in model.graph.inputs], True
                 try:
                     told = self.measure_session.profile(model, self.target, inputs)
-                    seconds = tuple(told.get(place, 0.0) for place in range(len(model.graph))) if told else ()
+                    steps = tuple(_Step(nodes, seconds) for nodes, seconds in told.items())
                 except ToolchainError as error:
-                    seconds, is_lasting = (), not error.is_accident
+                    steps, is_lasting = (), not error.is_accident
                 if is_lasting:
-                    self.database.keep_fact(_PROFILE, seconds, key=key)
-            total = sum(seconds)
+                    self.database.keep_fact(_PROFILE, steps, key=key)
+            total = sum(step.seconds for step in steps)
             members = [i for i in range(len(self.graph)) if bits >> i & 1]
-            if total > 0 and len(seconds) == len(members):
-                profile.update((i, s * outcome.time.median_s / total) for i, s in zip(members, seconds, strict=True))
-        return profile
+            if total > 0 and all(place < len(members) for step in steps for place in step.nodes):
+                profile.update(dict.fromkeys(members, 0.0))
+                for step in steps:
+                    main, *others = (members[place] for place in step.nodes)
+                    profile[main] += step.seconds * outcome.time.median_s / total
+                    known_by.update(dict.fromkeys(others, main))
+                for i in members:
+                    if profile[i] > 0:
+                        known_by[i] = i
+                    elif i not in known_by:  # What no step names was computed with what it reads.
+                        known_by[i] = next((known_by[p] for p in self.graph.producers(i) if p in known_by), i)
+        return profile, known_by
 
 
 def maximal_ranges(graph: DataflowGraph, support: Mapping[int, Support]) -> list[int]:

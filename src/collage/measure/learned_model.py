@@ -3,6 +3,7 @@
 An expectation is learned, not proved: a search that relies on it may miss an optimum, and must not claim one. It comes from
 
 * where the time goes inside kernels that were measured whole, as the toolchain's own profiler reports (the *base* of a node);
+* for nodes that were computed there together with another one, in a kernel without that one: the least that they take alone;
 * for toolchains without a profiler, the best base that any other has for the node, optimistically;
 * errors of earlier estimates for this toolchain, by operator type, and for kernels that overlap this one. Measurements
   of similar kernels count most. Two kernels are similar if they share nodes that make up
@@ -46,6 +47,7 @@ class _Known:
     Attributes:
         dispatch_s: Seconds of an empty kernel.
         base_s: Seconds of nodes inside larger kernels, as profiled.
+        known_by: The node with whose seconds those of a node are.
         measured: Kernels measured: by their nodes as bits, the logarithm of measured over raw estimate.
         sums_s: Seconds of all nodes before each.
         type_weight: Total weight of the measured kernels, by operator type.
@@ -54,6 +56,7 @@ class _Known:
 
     dispatch_s: float
     base_s: dict[int, float] = field(default_factory=dict)
+    known_by: dict[int, int] = field(default_factory=dict)
     measured: dict[int, float] = field(default_factory=dict)
     sums_s: Sequence[float] = ()
     type_weight: dict[str, float] = field(default_factory=dict)
@@ -85,10 +88,14 @@ class LearnedCostModel:
     Args:
         op_types: Operator type of each node, by index.
         dispatch_s: Seconds that an empty kernel takes, by target.
+        alone_s: The least seconds of each node, by index, where it is not computed together with others.
     """
 
-    def __init__(self, op_types: Sequence[str], dispatch_s: Mapping[Hashable, float]) -> None:
+    def __init__(
+        self, op_types: Sequence[str], dispatch_s: Mapping[Hashable, float], alone_s: Sequence[float] = ()
+    ) -> None:
         self._op_types = op_types
+        self._alone_s = alone_s or [0.0] * len(op_types)
         self._known = {target: _Known(seconds) for target, seconds in dispatch_s.items()}
         self._best_base: dict[int, float] = {}
         self._estimates: dict[tuple[Hashable, int], _Estimate] = {}
@@ -97,9 +104,18 @@ class LearnedCostModel:
         """Register a target that is called in the same way as another one."""
         self._known.setdefault(target, _Known(self._known[like].dispatch_s))
 
-    def learn_profile(self, target: Hashable, seconds: Mapping[int, float]) -> None:
-        """Take over the profile of a target: seconds by node index, measured inside a larger kernel."""
+    def learn_profile(
+        self, target: Hashable, seconds: Mapping[int, float], known_by: Mapping[int, int] | None = None
+    ) -> None:
+        """Take over the profile of a target.
+
+        Args:
+            target: The target.
+            seconds: Seconds by node index, measured inside a larger kernel.
+            known_by: The node with whose seconds those of a node are, which may be the node itself.
+        """
         self._known[target].base_s.update(seconds)
+        self._known[target].known_by.update(known_by or {})
         for node, value in seconds.items():
             self._best_base[node] = min(self._best_base.get(node, math.inf), value)
         self._estimates.clear()
@@ -155,6 +171,8 @@ class LearnedCostModel:
             seconds: dict[str, float] = {}
             for i in iterate_bits(nodes):
                 base = self._node_s(known, i)
+                if not nodes >> known.known_by.get(i, i) & 1:
+                    base += self._alone_s[i]
                 seconds[self._op_types[i]] = seconds.get(self._op_types[i], 0.0) + base
             total = sum(seconds.values())
             shares = {op_type: value / total for op_type, value in seconds.items()}

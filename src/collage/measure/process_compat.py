@@ -50,6 +50,7 @@ class ProcessCompatibility:
         build_of: The build of a target's toolchain.
         say: Called with each line of progress.
         remeasure: Do not look up verdicts in the database.
+        menu: Targets that are usually asked about together. If all of these can share a process, so can some of them.
     """
 
     def __init__(
@@ -60,17 +61,25 @@ class ProcessCompatibility:
         say: Callable[[str], None] = lambda _: None,
         *,
         remeasure: bool = False,
+        menu: Sequence[Target] = (),
     ) -> None:
         self._toolchains = toolchains
         self._database = database
         self._build_of = build_of
         self._say = say
         self._remeasure = remeasure
+        self._menu = menu
         self._probed: dict[str, Verdict] = {}
 
     def verdict(self, targets: Iterable[Target]) -> Verdict:
         """Return the verdict on the toolchains of these targets in one process. One alone is always right."""
         owners = {target.toolchain: target for target in targets}
+        everyone = {**{target.toolchain: target for target in self._menu}, **owners}
+        if len(owners) > 1 and len(everyone) > len(owners):
+            if (known := self._known([owners[name] for name in sorted(owners)])) is not None:
+                return known
+            if (together := self._verdict([everyone[name] for name in sorted(everyone)])).ok:
+                return together
         return self._verdict([owners[name] for name in sorted(owners)])
 
     def can_share(self, targets: Iterable[Target]) -> bool:
@@ -101,20 +110,25 @@ class ProcessCompatibility:
         """Return the same as ``verdict``, from one target of each toolchain, by name."""
         if len(targets) <= 1:
             return Verdict(True)
-        name = {
-            "builds": {target.build_name: self._build_of(target) for target in targets},
-            "machine": this_machine().fingerprint,
-        }
-        digest = digest_of(name)
-        if (probed := self._probed.get(digest)) is not None:
-            return probed
-        verdict = None if self._remeasure else self._database.fact(_SHARE, **name)
+        verdict = self._known(targets)
         if verdict is None:
             verdict, is_accident = self._probe(targets)
-            self._probed[digest] = verdict
+            name = self._name(targets)
+            self._probed[digest_of(name)] = verdict
             if not is_accident:
                 self._database.keep_fact(_SHARE, verdict, **name)
         return verdict
+
+    def _known(self, targets: Sequence[Target]) -> Verdict | None:
+        """Return the verdict of an earlier probe, or None."""
+        name = self._name(targets)
+        if (probed := self._probed.get(digest_of(name))) is not None:
+            return probed
+        return None if self._remeasure else self._database.fact(_SHARE, **name)
+
+    def _name(self, targets: Sequence[Target]) -> dict[str, object]:
+        builds = {target.build_name: self._build_of(target) for target in targets}
+        return {"builds": builds, "machine": this_machine().fingerprint}
 
     def _probe(self, targets: Sequence[Target]) -> tuple[Verdict, bool]:
         """Return the verdict, and True if another probe may end otherwise."""

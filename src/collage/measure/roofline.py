@@ -117,6 +117,10 @@ class Roofline:
         read = sum(self._read_bytes[i] for i in sub_graph.inside)
         return max(arithmetic_s, (written + read) / self._peak.bytes_per_s)
 
+    def node_s(self, index: int) -> float:
+        """Seconds that a node cannot undercut in the model's own type, if its result is written."""
+        return max(self._arithmetic_s[index], self._written_bytes[index] / self._peak.bytes_per_s)
+
     def _flops(self, node: ir.Node) -> float:
         """Floating-point operations that no way of computing the node can do without; 0 if that is not known."""
         if node.op_type not in _PRODUCTS:

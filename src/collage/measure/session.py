@@ -341,8 +341,10 @@ class MeasureSession:
         )
         return found
 
-    def profile(self, kernel: ir.Model, target: Target, inputs: Sequence[str], repeats: int = 3) -> Mapping[int, float]:
-        """Seconds by the place of a node in a kernel; empty if the toolchain has no profiler.
+    def profile(
+        self, kernel: ir.Model, target: Target, inputs: Sequence[str], repeats: int = 3
+    ) -> Mapping[tuple[int, ...], float]:
+        """Seconds of the steps of a kernel, see ``Profiler``; empty if the toolchain has no profiler.
 
         Raises:
             ToolchainError: It could not be built or profiled.
@@ -359,7 +361,7 @@ class MeasureSession:
                 repeats=repeats,
             )
         self._builds.relieve(kernel)
-        return dict(found)
+        return {tuple(step): seconds for step, seconds in found}
 
     def capture(self, model: ir.Model, target: Target, values: ValueStore) -> None:
         """Run a model once on the inputs that a value store holds, and add all its outputs to the store.

@@ -452,7 +452,7 @@ class Importer(Protocol):
 
 @runtime_checkable
 class Profiler(Protocol):
-    """A toolchain that can measure the time of each node inside a kernel.
+    """A toolchain that can measure the time of each step inside a kernel.
 
     Optional. Collage takes these figures as a first expectation of the cost of a part of the kernel alone, so that only
     promising parts are built and measured. They never replace a measurement.
@@ -460,9 +460,10 @@ class Profiler(Protocol):
 
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
-    ) -> Mapping[int, float]:
-        """Seconds by the place of a node in the kernel's model, median of ``repeats`` runs.
+    ) -> Mapping[tuple[int, ...], float]:
+        """Return the seconds of each step, the median of ``repeats`` runs.
 
-        Nodes merged into others may be missing: their time is with the node that they were merged into.
+        A step is named by the places, in the kernel's model, of the nodes that it computes. The first is the one whose time it
+        is taken for, such as a convolution. The others, such as its activation, take no time of their own beside it.
         """
         ...

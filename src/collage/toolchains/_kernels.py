@@ -84,8 +84,8 @@ def load_for(toolchain: Toolchain, compiled: Compiled, target: Target, workspace
 
 def profile_for(
     toolchain: Profiler, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
-) -> Mapping[int, float]:
-    """Return the seconds of nodes, by place, of a kernel that ``compile_for`` made."""
+) -> Mapping[tuple[int, ...], float]:
+    """Return the seconds of the steps of a kernel that ``compile_for`` made, by the places of nodes."""
     return toolchain.profile(unchecked(compiled), target, workspace, inputs, repeats)
 
 

@@ -110,8 +110,8 @@ def test_operators_are_built_only_if_imports_do_not_tell(fails_to_build: bool) -
             fits = [not bits >> bad & 1 for bits in ranges]
             return [Outcome(Status.OK if each else Status.FAILED, time=Summary(1, 1, 1, 9, 0)) for each in fits]
 
-        def _profile(self, ranges: Any, outcomes: Any) -> dict[int, float]:
-            return {}
+        def _profile(self, ranges: Any, outcomes: Any) -> tuple[dict[int, float], dict[int, int]]:
+            return {}, {}
 
     class Graph:
         kernel_call_bits = 0

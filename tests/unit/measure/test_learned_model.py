@@ -28,6 +28,15 @@ def test_a_profile_is_believed_but_for_some_optimism():
     assert expectation.expected_s("a", nodes(1, 2, 3)) < 4.0
 
 
+def test_a_node_computed_with_another_takes_time_without_it():
+    ops, bases = ("MatMul", "Softmax", "MatMul"), (0.0, 0.0, 6.0)
+    expectation = LearnedCostModel(ops, {"a": 0.0}, [1.0, 0.5, 1.0])
+    expectation.learn_profile("a", dict(enumerate(bases)), {0: 2, 1: 2})
+    assert expectation.expected_s("a", nodes(0, 1, 2)) == pytest.approx(6.0, rel=0.06)
+    assert expectation.expected_s("a", nodes(0, 1)) == pytest.approx(1.5, rel=0.06)
+    assert expectation.expected_s("a", nodes(1, 2)) == pytest.approx(6.0, rel=0.06)
+
+
 def test_a_stranger_is_expected_to_be_as_good_as_the_best():
     expectation = profiled()
     assert 0.5 * 4.0 < expectation.expected_s("b", nodes(1, 2, 3)) < 4.0

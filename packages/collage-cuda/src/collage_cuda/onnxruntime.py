@@ -81,8 +81,8 @@ class OnnxRuntimeOnCuda(cuda_support.CudaToolchain, OnnxRuntimeToolchain):
 
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
-    ) -> Mapping[int, float]:
-        """Seconds by node. None on a device, where ONNX Runtime reports launches and not runs."""
+    ) -> Mapping[tuple[int, ...], float]:
+        """Seconds by step. None on a device, where ONNX Runtime reports launches and not runs."""
         return {} if target.kind == "cuda" else super().profile(compiled, target, workspace, inputs, repeats)
 
 

@@ -137,7 +137,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
 
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
-    ) -> Mapping[int, float]:
+    ) -> Mapping[tuple[int, ...], float]:
         """Seconds by node, from ONNX Runtime's own profiler."""
         check_options(target, _OPTIONS)
         with tokenised(workspace / compiled.metadata["model"]) as copy:
@@ -146,10 +146,10 @@ class OnnxRuntimeToolchain(ToolchainBase):
         for run in _runs(events)[1:]:
             for index, seconds in _seconds_per_node(run).items():
                 samples[index].append(seconds)
-        merged: dict[int, float] = defaultdict(float)
+        steps: dict[tuple[int, ...], float] = defaultdict(float)
         for index, values in samples.items():
-            merged[copy.main_node(copy.merged_group([index], samples))] += statistics.median(values)
-        return merged
+            steps[copy.step([index], samples)] += statistics.median(values)
+        return steps
 
 
 class _SessionKernel:

@@ -165,7 +165,7 @@ class OpenVinoToolchain(ToolchainBase):
 
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
-    ) -> Mapping[int, float]:
+    ) -> Mapping[tuple[int, ...], float]:
         """Seconds by node, from OpenVINO's performance counters."""
         _check(target)
         with tokenised(workspace / compiled.metadata["model"]) as copy:
@@ -175,11 +175,11 @@ class OpenVinoToolchain(ToolchainBase):
             ports = port_of_name(model)
             feeds = {ports[input_token(i)]: x for i, x in enumerate(inputs) if input_token(i) in ports}
             origins = _origins(model, copy)
-            samples: list[Mapping[int, float]] = []
+            samples: list[Mapping[tuple[int, ...], float]] = []
             for _ in range(repeats + 1):
                 request.infer(feeds)
-                samples.append(_seconds_per_node(request, origins))
-        return {index: statistics.median(run.get(index, 0.0) for run in samples[1:]) for index in samples[0]}
+                samples.append(_seconds_per_step(request, origins))
+        return {step: statistics.median(run.get(step, 0.0) for run in samples[1:]) for step in samples[0]}
 
 
 def _check(target: Target) -> None:
@@ -361,8 +361,8 @@ def _limit(graph: ir.Graph) -> int:
     raise AssertionError("what is refused at a limit is refused")
 
 
-def _origins(model: Any, copy: TokenisedKernel) -> Mapping[str, int]:
-    """Name in the plugin's graph to index of the kernel's node that it is known by."""
+def _origins(model: Any, copy: TokenisedKernel) -> Mapping[str, tuple[int, ...]]:
+    """Name in the plugin's graph to the kernel's nodes that it computes."""
     found: dict[str, Sequence[int]] = {}
     recurrent = []
     for op in model.get_runtime_model().get_ordered_ops():
@@ -379,12 +379,12 @@ def _origins(model: Any, copy: TokenisedKernel) -> Mapping[str, int]:
     if len(layers) == len(recurrent):
         found |= {name: [index] for name, index in zip(recurrent, layers, strict=True)}
         told |= {*layers}
-    return {name: copy.main_node(copy.merged_group(tokens, told)) for name, tokens in found.items()}
+    return {name: copy.step(tokens, told) for name, tokens in found.items()}
 
 
-def _seconds_per_node(request: Any, origins: Mapping[str, int]) -> Mapping[int, float]:
-    """One run's times by node; a node of the plugin's own (a reorder) counts with the one before it."""
-    sums: dict[int, float] = defaultdict(float)
+def _seconds_per_step(request: Any, origins: Mapping[str, tuple[int, ...]]) -> Mapping[tuple[int, ...], float]:
+    """One run's times by step; a node of the plugin's own (a reorder) counts with the step before it."""
+    sums: dict[tuple[int, ...], float] = defaultdict(float)
     current = min(origins.values(), default=None)
     for entry in request.get_profiling_info():
         if entry.status != entry.Status.EXECUTED or BODY in entry.node_name:

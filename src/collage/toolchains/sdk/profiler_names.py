@@ -22,6 +22,7 @@ __all__ = [
     "input_token",
     "largest_constants",
     "node_token",
+    "step_of",
     "tokenised",
     "tokens_in",
     "with_names",
@@ -49,18 +50,20 @@ class TokenisedKernel:
     weights: Sequence[int]
     op_types: Sequence[str]
 
-    def main_node(self, group: Iterable[int]) -> int:
-        """The node that a merged group is known by: the one with most weights, else the last."""
-        return max(group, key=lambda index: (self.weights[index], index))
-
-    def merged_group(self, nodes: Iterable[int], timed: Collection[int]) -> set[int]:
-        """Nodes, each with the nodes merged into it: those before it that have no time of their own."""
+    def step(self, nodes: Iterable[int], timed: Collection[int]) -> tuple[int, ...]:
+        """Return nodes that are computed together, and those merged into them: nodes before that have no time of their own."""
         group, open_nodes = set(nodes), list(nodes)
         while open_nodes:
             found = {index for index in self.producers[open_nodes.pop()] if index not in timed and index not in group}
             group |= found
             open_nodes += found
-        return group
+        return step_of(group, self.weights)
+
+
+def step_of(nodes: Iterable[int], weights: Sequence[int]) -> tuple[int, ...]:
+    """Return nodes that are computed together, first the one that they are known by: with most weights, else the last."""
+    main, *others = sorted(nodes, key=lambda index: (weights[index], index), reverse=True)
+    return (main, *sorted(others))
 
 
 def input_token(index: int) -> str:

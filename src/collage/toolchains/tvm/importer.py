@@ -120,6 +120,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         super().__init__(None, "float32")
         self._is_turned = self._mixes_channels = False
         self._images = Images(self.bb)
+        self._bound: set[Any] = set()
         # Loops that are written by hand are for processors. Another device has loops of TVM's alone.
         self._processor = current_processor()
 
@@ -155,17 +156,28 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         found = self._images.convert(op_name, inputs, attrs, on_images)
         if found is None:
             found = self._converted(op_name, inputs, attrs, opset)
-        return self._named(self.bb.normalize(found), attrs) if isinstance(found, relax.Expr) else found
+        if not isinstance(found, relax.Expr):
+            return found
+        if isinstance(found, relax.Tuple):
+            return relax.Tuple([self._named(self.bb.normalize(field), attrs) for field in found.fields])
+        return self._named(self.bb.normalize(found), attrs)
 
     def _named(self, found: Any, attrs: Mapping[str, Any]) -> Any:
-        """Bind a tensor that a node computes to a variable with the node's name, which later passes keep.
+        """Bind what a node computes to a variable with the node's name, which later passes keep.
 
         Lists of integers are left alone: they may be lengths, which TVM looks for in expressions.
         """
         name = attrs["tvm_custom"]["name"] if "tvm_custom" in attrs else ""
-        if not (tokens_in(name) and isinstance(found, relax.Call) and isinstance(found.ty, relax.TensorType)):
+        # Some converters bind what they make. No other node has such a variable yet, but for views of images.
+        is_new = isinstance(found, relax.Var) and found not in self._bound and found not in self._images
+        made = self.bb.lookup_binding(found) if is_new else found
+        if not (tokens_in(name) and isinstance(made, relax.Call)):
             return found
-        return self.bb.emit(found, name) if found.ty.ndim > 1 or _is_float(found) else found
+        is_several = isinstance(made.ty, relax.TupleType)
+        if is_several or (isinstance(made.ty, relax.TensorType) and (made.ty.ndim > 1 or _is_float(made))):
+            found = self.bb.emit(made, name)
+            self._bound.add(found)
+        return found
 
     def _of_as_many(self, x: Any, y: Any) -> Any:
         """``y``, a Reshape of ``x``, with a check at run time that it has as many elements, if that is not certain."""

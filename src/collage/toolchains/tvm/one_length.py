@@ -48,6 +48,10 @@ class Images:
         self._images: dict[Any, Any] = {}
         self._channels_last = set[Any]()
 
+    def __contains__(self, x: Any) -> bool:
+        """True if a variable is a view of an image."""
+        return x in self._images
+
     def convert(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], convert: Convert) -> Any | None:
         """Convert an operator on tensors [N, C, L] as one on images.
 

@@ -1,7 +1,6 @@
 """Profiles of TVM: which node each call of a compiled module computes, and how long the calls take.
 
-The importer names the variable of a node's result after the node. Passes keep these names until operators are fused. A
-call that computes several nodes counts as the one with most weights.
+The importer names the variable of a node's result after the node. Passes keep these names until operators are fused.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tvm import ir, relax
 from collage.toolchains.sdk.profiler_names import tokens_in
 from collage.toolchains.tvm.weight_layout import is_call_tir
 
-__all__ = ["Call", "Stopwatch", "fuse_operators", "noting_calls", "seconds_by_node", "with_nodes_of"]
+__all__ = ["Call", "Stopwatch", "fuse_operators", "noting_calls", "seconds_by_step", "with_nodes_of"]
 
 Call = tuple[str, list[int]]
 """The name of a function, and the places of the nodes that a call of it computes."""
@@ -71,32 +70,32 @@ class Stopwatch:
         return _DEFAULT_ACTION
 
 
-def seconds_by_node(
-    runs: Sequence[Sequence[tuple[str, float]]], calls: Sequence[tuple[str, int]]
-) -> Mapping[int, float]:
-    """Seconds by node, the median of runs.
+def seconds_by_step(
+    runs: Sequence[Sequence[tuple[str, float]]], calls: Sequence[tuple[str, Sequence[int]]]
+) -> Mapping[tuple[int, ...], float]:
+    """Seconds by step, the median of runs.
 
     Args:
         runs: Functions of each run with their seconds, in the order in which they ended.
-        calls: Functions with the nodes that their calls count as. Runs that branch leave some out.
+        calls: Functions with the nodes that their calls compute. Runs that branch leave some out.
 
     Returns:
-        Seconds by the place of a node. Empty if others were called, or in another order.
+        Seconds by step, see ``Profiler``. Empty if others were called, or in another order.
     """
     functions = {function for function, _ in calls}
-    samples: dict[int, list[float]] = defaultdict(list)
+    samples: dict[tuple[int, ...], list[float]] = defaultdict(list)
     for run in runs:
-        total: dict[int, float] = defaultdict(float)
+        total: dict[tuple[int, ...], float] = defaultdict(float)
         expected = iter(calls)
         for name, seconds in run:
             if name in functions:
-                node = next((node for function, node in expected if function == name), None)
-                if node is None:
+                step = next((nodes for function, nodes in expected if function == name), None)
+                if step is None:
                     return {}
-                total[node] += seconds
-        for node, seconds in total.items():
-            samples[node].append(seconds)
-    return {node: statistics.median(seconds) for node, seconds in samples.items()}
+                total[tuple(step)] += seconds
+        for nodes, seconds in total.items():
+            samples[nodes].append(seconds)
+    return {nodes: statistics.median(seconds) for nodes, seconds in samples.items()}
 
 
 def _origins(module: Any) -> list[list[int]]:

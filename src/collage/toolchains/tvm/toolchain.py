@@ -23,7 +23,7 @@ from collage.toolchains.sdk.model_files import (
     one_line,
     usable_cores,
 )
-from collage.toolchains.sdk.profiler_names import largest_constants
+from collage.toolchains.sdk.profiler_names import largest_constants, step_of
 from collage.toolchains.tvm.kernels import (
     LEVELS,
     MachineKernel,
@@ -98,7 +98,7 @@ class TvmToolchain(ToolchainBase):
 
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
-        facts = machine_facts(kernel.graph, lent, multiples_of(module)) | {"calls": _by_main_node(calls, kernel.graph)}
+        facts = machine_facts(kernel.graph, lent, multiples_of(module)) | {"calls": _steps(calls, kernel.graph)}
         files = [library.name, add_threads(library)]
         if weights:
             facts["weights"] = write_weights(weights, library.with_suffix(MAPPED_WEIGHTS))
@@ -116,10 +116,10 @@ class TvmToolchain(ToolchainBase):
 
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
-    ) -> Mapping[int, float]:
+    ) -> Mapping[tuple[int, ...], float]:
         """Seconds by node, from an instrument of the virtual machine that calls the loops."""
         check_options(target, _OPTIONS)
-        from collage.toolchains.tvm.profiler import Stopwatch, seconds_by_node
+        from collage.toolchains.tvm.profiler import Stopwatch, seconds_by_step
 
         watch = Stopwatch()
         threads = load_threads(target, LoadOptions(exclusive=True)) or usable_cores()
@@ -127,7 +127,7 @@ class TvmToolchain(ToolchainBase):
         for _ in range(repeats + 1):
             watch.runs.append([])
             kernel(inputs)
-        return seconds_by_node(watch.runs[1:], compiled.metadata["calls"])
+        return seconds_by_step(watch.runs[1:], compiled.metadata["calls"])
 
     def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
         """Its loop nests with a reduction, whose tiles are guessed unless they are tuned."""
@@ -151,10 +151,10 @@ def _read(proto: Any) -> Any:
     return import_in_multiples(proto)
 
 
-def _by_main_node(calls: Sequence[Call], graph: ir.Graph) -> list[list[str | int]]:
-    """Return for each call the place of the node that it counts as: of those that it computes the one with most weights."""
+def _steps(calls: Sequence[Call], graph: ir.Graph) -> list[list[str | list[int]]]:
+    """Return the function of each call, and the step that it is."""
     weights = largest_constants(list(graph))
-    return [[name, max(places, key=lambda place: (weights[place], place))] for name, places in calls if places]
+    return [[name, [*step_of(places, weights)]] for name, places in calls if places]
 
 
 def _records(kernel: ir.Model, target: Target) -> Mapping[str, str]:
