@@ -20,8 +20,8 @@ __all__ = [
     "BODY",
     "TokenisedKernel",
     "input_token",
-    "largest_constants",
     "node_token",
+    "ranks_of",
     "step_of",
     "tokenised",
     "tokens_in",
@@ -29,6 +29,8 @@ __all__ = [
 ]
 
 _TOKEN = re.compile(r"collage_n(\d+)_")
+
+Rank = tuple[bool, int]
 
 BODY = "collage_body_"
 """Token of the nodes inside control-flow bodies; their time is part of the node that holds them."""
@@ -41,13 +43,13 @@ class TokenisedKernel:
     Attributes:
         path: The copy.
         producers: Indices of the nodes whose results each node reads.
-        weights: Size of the largest constant that each node reads, be it by way of nodes that read nothing else: 0 for these.
+        ranks: The rank of each node, see ``ranks_of``.
         op_types: The operator of each node.
     """
 
     path: Path
     producers: Sequence[Sequence[int]]
-    weights: Sequence[int]
+    ranks: Sequence[Rank]
     op_types: Sequence[str]
 
     def step(self, nodes: Iterable[int], timed: Collection[int]) -> tuple[int, ...]:
@@ -57,12 +59,21 @@ class TokenisedKernel:
             found = {index for index in self.producers[open_nodes.pop()] if index not in timed and index not in group}
             group |= found
             open_nodes += found
-        return step_of(group, self.weights)
+        return step_of(group, self.ranks)
 
 
-def step_of(nodes: Iterable[int], weights: Sequence[int]) -> tuple[int, ...]:
-    """Return nodes that are computed together, first the one that they are known by: with most weights, else the last."""
-    main, *others = sorted(nodes, key=lambda index: (weights[index], index), reverse=True)
+def ranks_of(nodes: Iterable[ir.Node]) -> list[Rank]:
+    """Return for each node if it is a product or a convolution, and the size of its largest constant."""
+    from collage.graph import OpKind, declared_kind
+
+    nodes = list(nodes)
+    are_products = [declared_kind(node.domain, node.op_type) is OpKind.OUT_ELEMWISE_FUSABLE for node in nodes]
+    return [*zip(are_products, _largest_constants(nodes), strict=True)]
+
+
+def step_of(nodes: Iterable[int], ranks: Sequence[Rank]) -> tuple[int, ...]:
+    """Return nodes that are computed together, first the one of the highest rank, by which they are known; else the last."""
+    main, *others = sorted(nodes, key=lambda index: (ranks[index], index), reverse=True)
     return (main, *sorted(others))
 
 
@@ -99,7 +110,7 @@ def tokenised(path: Path) -> Iterator[TokenisedKernel]:
     copy = TokenisedKernel(
         path.with_name(f"{path.stem}.profile.onnx"),
         producers,
-        largest_constants(nodes),
+        ranks_of(nodes),
         [node.op_type for node in nodes],
     )
     _rename(model.graph)
@@ -122,7 +133,7 @@ def _rename(graph: ir.Graph) -> None:
             node.name = BODY
 
 
-def largest_constants(nodes: Iterable[ir.Node]) -> list[int]:
+def _largest_constants(nodes: Iterable[ir.Node]) -> list[int]:
     """Size of the largest constant of each node. A node that computes with constants only passes their size on."""
     sizes: dict[ir.Value, int] = {}
     found = []

@@ -23,7 +23,7 @@ from collage.toolchains.sdk.model_files import (
     one_line,
     usable_cores,
 )
-from collage.toolchains.sdk.profiler_names import largest_constants, step_of
+from collage.toolchains.sdk.profiler_names import ranks_of, step_of
 from collage.toolchains.tvm.kernels import (
     LEVELS,
     MachineKernel,
@@ -153,8 +153,8 @@ def _read(proto: Any) -> Any:
 
 def _steps(calls: Sequence[Call], graph: ir.Graph) -> list[list[str | list[int]]]:
     """Return the function of each call, and the step that it is."""
-    weights = largest_constants(list(graph))
-    return [[name, [*step_of(places, weights)]] for name, places in calls if places]
+    ranks = ranks_of(graph)
+    return [[name, [*step_of(places, ranks)]] for name, places in calls if places]
 
 
 def _records(kernel: ir.Model, target: Target) -> Mapping[str, str]:
