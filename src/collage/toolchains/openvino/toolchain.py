@@ -13,7 +13,7 @@ import re
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,12 +174,13 @@ class OpenVinoToolchain(ToolchainBase):
             request = model.create_infer_request()
             ports = port_of_name(model)
             feeds = {ports[input_token(i)]: x for i, x in enumerate(inputs) if input_token(i) in ports}
-            origins = _origins(model, copy)
+            request.infer(feeds)
+            origins = _origins(model, copy, {entry.node_name for entry in _executed(request)})
             samples: list[Mapping[tuple[int, ...], float]] = []
-            for _ in range(repeats + 1):
+            for _ in range(repeats):
                 request.infer(feeds)
                 samples.append(_seconds_per_step(request, origins))
-        return {step: statistics.median(run.get(step, 0.0) for run in samples[1:]) for step in samples[0]}
+        return {step: statistics.median(run.get(step, 0.0) for run in samples) for step in samples[0]}
 
 
 def _check(target: Target) -> None:
@@ -361,13 +362,15 @@ def _limit(graph: ir.Graph) -> int:
     raise AssertionError("what is refused at a limit is refused")
 
 
-def _origins(model: Any, copy: TokenisedKernel) -> Mapping[str, tuple[int, ...]]:
-    """Name in the plugin's graph to the kernel's nodes that it computes."""
+def _origins(model: Any, copy: TokenisedKernel, executed: Collection[str]) -> Mapping[str, tuple[int, ...]]:
+    """Name of a layer that is executed to the kernel's nodes that it computes. Layers of constants alone are not executed."""
     found: dict[str, Sequence[int]] = {}
     recurrent = []
     for op in model.get_runtime_model().get_ordered_ops():
         info, name = op.get_rt_info(), op.get_friendly_name()
         text = info["originalLayersNames"].astype(str) if "originalLayersNames" in info else ""
+        if name not in executed:
+            continue
         if tokens := tokens_in(text) or tokens_in(name):
             found[name] = tokens
         elif "layerType" in info and info["layerType"].astype(str) == _RECURRENT_LAYER:
@@ -382,12 +385,17 @@ def _origins(model: Any, copy: TokenisedKernel) -> Mapping[str, tuple[int, ...]]
     return {name: copy.step(tokens, told) for name, tokens in found.items()}
 
 
+def _executed(request: Any) -> list[Any]:
+    """The layers that the last run executed, with their times."""
+    return [entry for entry in request.get_profiling_info() if entry.status == entry.Status.EXECUTED]
+
+
 def _seconds_per_step(request: Any, origins: Mapping[str, tuple[int, ...]]) -> Mapping[tuple[int, ...], float]:
     """One run's times by step; a node of the plugin's own (a reorder) counts with the step before it."""
     sums: dict[tuple[int, ...], float] = defaultdict(float)
     current = min(origins.values(), default=None)
-    for entry in request.get_profiling_info():
-        if entry.status != entry.Status.EXECUTED or BODY in entry.node_name:
+    for entry in _executed(request):
+        if BODY in entry.node_name:
             continue
         current = origins.get(entry.node_name, current)
         if current is not None:
