@@ -145,3 +145,48 @@ def test_sizes_of_any_number_of_samples(attributes: str, is_taken: bool, tmp_pat
         return
     with pytest.raises(Unsupported, match="Resize"):
         TvmToolchain().compile(case.model(), TARGET, tmp_path)
+
+
+HALVED = "s = Shape (x) n = Gather (s, two) m = Add (n, minus) q = Div (m, by2) h = Add (q, one) r = Reshape (h, {})"
+NUMBERS = {"two": np.array(2), "minus": np.array(-1), "by2": np.array(2), "one": np.array(1), "all": np.array([-1])}
+
+
+@pytest.mark.parametrize("height", [1, 2, 7, 10])
+def test_a_length_that_is_divided_is_that_of_a_convolution_with_strides(height: int, tmp_path: Path) -> None:
+    """Newer exporters write lengths as numbers. Nothing is checked at run time, and images are computed channels last."""
+    body = (
+        "v = Conv <strides = [2, 1], pads = [1, 1, 1, 1]> (x, w) "
+        f"{HALVED.format('all')} b = Slice (s, zero, start) "
+        "c = Concat <axis = 0> (b, channels, r, width) t = Reshape (v, c) y = Add (v, t)"
+    )
+    weights = {
+        **NUMBERS,
+        "zero": np.array([0]),
+        "start": np.array([1]),
+        "channels": np.array([16]),
+        "width": np.array([6]),
+        "w": numbers(16, 16, 3, 3) / 12,
+    }
+    text = f"(float[N,16,H,6] x) => (float[A,B,C,D] y) {{{body}}}"
+    case = KernelCase("halved", text, [numbers(2, 16, height, 6)], weights)
+    agrees(case, tmp_path, within=1e-4)
+
+
+def test_a_divided_length_of_nothing_is_refused(tmp_path: Path) -> None:
+    """ONNX divides towards 0, and lengths are rounded down: -1 / 2 is 0 or -1."""
+    text = f"(float[N,16,H,6] x) => (int64[1] r) {{{HALVED.format('all')}}}"
+    made = parsed_kernel("halved", text, NUMBERS)
+    toolchain = TvmToolchain()
+    loaded = toolchain.load(toolchain.compile(made, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    assert loaded([numbers(1, 16, 7, 6)])[0].tolist() == [4]
+    with pytest.raises(Unsupported, match="no elements"):
+        loaded([numbers(1, 16, 0, 6)])
+
+
+@pytest.mark.parametrize("made", ["[2]", "[1, 1]", "zero"])
+def test_a_number_takes_no_other_shape(made: str, tmp_path: Path) -> None:
+    shapes = {"[2]": [2], "[1, 1]": [1, 1], "zero": [0]}
+    text = f"(float[N,16,H,6] x) => (int64[K] r) {{{HALVED.format('shape')}}}"
+    weights = {**{name: value for name, value in NUMBERS.items() if name != "all"}, "shape": np.array(shapes[made])}
+    with pytest.raises(ToolchainError):
+        TvmToolchain().check_import(parsed_kernel("halved", text, weights), TARGET, tmp_path)

@@ -23,10 +23,13 @@ __all__ = [
     "FAR",
     "OF_IMAGES",
     "WINDOWS",
+    "as_shape",
     "counted",
     "expanded",
     "has_lengths",
     "kept_within",
+    "of_lengths",
+    "quotient",
     "refuse_equal_lengths",
     "refuse_numbers",
     "refuse_unlike_lengths",
@@ -76,8 +79,14 @@ def with_equal_lengths(bb: Any, op_name: str, inputs: list[Any], attrs: Mapping[
         shape = list(x.ty.shape.values)
         shape[axis : axis + len(lengths)] = lengths
         if not all(map(sym.Analyzer().can_prove_equal, shape, x.ty.shape.values)):
-            given[place] = bb.match_cast(x, relax.TensorType(relax.ShapeExpr(shape), x.ty.dtype))
+            given[place] = of_lengths(bb, x, shape)
     return onnx_input(given)  # type: ignore[no-any-return]
+
+
+def of_lengths(bb: Any, x: Any, lengths: Sequence[Any]) -> Any:
+    """Return a tensor that has these lengths, which is checked at run time."""
+    variable = x if isinstance(x, relax.Var) else bb.emit(x)  # TVM turns no images in modules that check anything else.
+    return bb.match_cast(variable, relax.TensorType(relax.ShapeExpr(list(lengths)), x.ty.dtype))
 
 
 def with_sides(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Sequence[Any], list[Any] | None]:
@@ -202,7 +211,7 @@ _ARITHMETIC = frozenset(("Add", "Div", "Mod", "Mul", "Sub"))
 
 def refuse_numbers(op_name: str, inputs: Sequence[Any]) -> None:
     """Refuse numbers that follow from lengths where TVM, or the code that it makes of them, ends the process."""
-    if not any(map(_is_number, inputs)):
+    if not any(map(_is_number, inputs)) or (op_name == "Reshape" and as_shape(*inputs) is not None):
         return
     if op_name not in _OF_NUMBERS:
         raise Unsupported(f"tvm's {op_name} does not take a number that follows from lengths")
@@ -210,6 +219,24 @@ def refuse_numbers(op_name: str, inputs: Sequence[Any]) -> None:
         raise Unsupported(f"tvm's {op_name} does not take a tensor and a number that follows from lengths")
     if op_name in DIVISIONS and not isinstance(inputs[1], tvm.ir.GenericConst | tirx.IntImm):
         raise Unsupported(f"tvm's {op_name} does not check that a number that follows from lengths is not 0")
+
+
+def as_shape(x: Any, shape: Any) -> Any | None:
+    """Return a Reshape of a number that follows from lengths to one dimension, as a shape of TVM's; None for others."""
+    is_single = isinstance(shape, tvm.ir.GenericConst) and shape.value.numpy().ravel().tolist() in ([-1], [1])
+    return relax.ShapeExpr([x]) if is_single and _is_number(x) and str(x.ty) == "int64" else None
+
+
+def quotient(x: Any, y: Any) -> Any | None:
+    """Return the quotient of a number that follows from lengths and is not negative by a constant; None for others.
+
+    TVM divides towards 0, and does not see that this is how it rounds the lengths of convolutions down. Lengths count as 1 at
+    least: see ``divides_lengths``.
+    """
+    divisor = int(y.value.numpy().item()) if isinstance(y, tvm.ir.GenericConst) and y.value.numpy().size == 1 else 0
+    if divisor < 1 or not _is_number(x) or not _of_any_lengths(x, 1).can_prove(x >= 0):
+        return None
+    return sym.Analyzer().simplify(tirx.floordiv(x, tirx.IntImm(str(x.ty), divisor)))
 
 
 def _is_number(x: Any) -> bool:
@@ -226,11 +253,11 @@ def refuse_equal_lengths(x: Any, y: Any) -> None:
             raise Unsupported(f"tvm cannot decide if {n} and {m} are equal before lengths are known")
 
 
-def _of_any_lengths(number: Any) -> Any:
-    """Return an analyzer to which the lengths in a number are lengths, of which none is negative."""
+def _of_any_lengths(number: Any, least: int = 0) -> Any:
+    """Return an analyzer to which the lengths in a number are lengths, of which none is less than ``least``."""
     analyzer = sym.Analyzer()
     for length in tirx.analysis.undefined_vars(number):
-        analyzer.bind(length, tvm.ir.Range(0, FAR))
+        analyzer.bind(length, tvm.ir.Range(least, FAR))
     return analyzer
 
 

@@ -70,10 +70,13 @@ from collage.toolchains.tvm.free_lengths import (
     DIVISIONS,
     OF_IMAGES,
     WINDOWS,
+    as_shape,
     counted,
     expanded,
     has_lengths,
     kept_within,
+    of_lengths,
+    quotient,
     refuse_equal_lengths,
     refuse_numbers,
     refuse_unlike_lengths,
@@ -187,7 +190,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if sym.Analyzer().can_prove_equal(have, made):
             return y
         flat = self.bb.normalize(relax.op.reshape(x, relax.ShapeExpr([have])))
-        flat = self.bb.match_cast(flat, relax.TensorType(relax.ShapeExpr([made]), x.ty.dtype))
+        flat = of_lengths(self.bb, flat, [made])
         return self.bb.normalize(relax.op.reshape(flat, y.ty.shape))
 
     def _converted(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
@@ -219,6 +222,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return self._normalised(op_name, inputs, attrs, opset)
         if op_name in OF_IMAGES and self._is_turned:
             return self._normalised_images(op_name, inputs, attrs, opset)
+        if op_name == "Reshape" and (shape := as_shape(*inputs)) is not None:
+            return shape
         if op_name == "Reshape":
             y = self.bb.normalize(super()._convert_operator(op_name, inputs, attrs, opset))
             return reshaped(self.bb, self._of_as_many(inputs[0], y))
@@ -230,6 +235,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return relax.op.logical_not(relax.op.logical_xor(*inputs))
         if op_name == "BitShift":
             return shifted(inputs[0], inputs[1], attrs["direction"] == b"RIGHT")
+        if op_name == "Div" and (number := quotient(*inputs)) is not None:
+            return number
         if op_name in DIVISIONS and _divides_by_anything(*inputs[:2]):
             return self._divided(op_name, inputs, attrs, opset)
         if op_name == "Mod" and not attrs.get("fmod", 0) and _is_tensor(inputs[0], "float"):

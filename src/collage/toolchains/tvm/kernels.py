@@ -205,8 +205,12 @@ def machine_facts(graph: ir.Graph, lent: Sequence[int], multiples: Sequence[Sequ
         lent: See ``build_library``.
         multiples: See ``multiples_of``.
     """
+    import onnx_ir as ir
+
     summed = [x for node in graph for x in summed_up(node)]
     is_open = any(x.shape is None or not all(isinstance(length, int) for length in x.shape) for x in summed)
+    # A length of 0, less than which none is, may be rounded otherwise than ONNX rounds it.
+    is_open |= any(node.op_type == "Div" and node.outputs[0].dtype in (None, ir.DataType.INT64) for node in graph)
     facts = {"lent": lent, "may_sum_up_nothing": is_open}
     return {**facts, "multiples": multiples} if multiples else facts
 
