@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from collage._errors import Unsupported
 from collage.target import Target
+from collage.testing._toolchain_kernels import kernel as parsed_kernel
 from collage.toolchains import LoadOptions, compile_for
 from collage.toolchains.tvm import importer, recurrent
 from collage.toolchains.tvm.known_wrong import support
@@ -121,6 +122,21 @@ def test_narrow_vectors(processor: Processor, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("outputs", [["y"], ["", "last"], ["", "", "cell"], ["y", "", "cell"]])
 def test_outputs_that_are_read(outputs: list[str], tmp_path: Path) -> None:
     check(model_of("LSTM", (3, 2, 5, 16), outputs=outputs), tmp_path)
+
+
+@pytest.mark.parametrize(("op_type", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_lengths_that_do_not_fit_are_no_memory_beside_a_tensor(op_type: str, gates: int, tmp_path: Path) -> None:
+    text = (
+        f"(float[t,n,i] x, float[d,m,k] h) => (float[t,1,n,3] y) {{y = {op_type} <hidden_size = 3> (x, w, r, , , h)}}"
+    )
+    weights = {"w": np.ones((1, 3 * gates, 4), np.float32), "r": np.ones((1, 3 * gates, 3), np.float32)}
+    toolchain = TvmToolchain()
+    made = toolchain.compile(parsed_kernel("k", text, weights), TARGET, tmp_path)
+    loaded = toolchain.load(made, TARGET, tmp_path, LoadOptions())
+    assert loaded([np.ones((5, 2, 4), np.float32), np.ones((1, 2, 3), np.float32)])[0].shape == (5, 1, 2, 3)
+    for x, h in ((9, (1, 2, 3)), (4, (1, 1, 3)), (4, (1, 2, 2)), (4, (2, 2, 3))):
+        with pytest.raises((RuntimeError, ValueError)):
+            loaded([np.ones((5, 2, x), np.float32), np.ones(h, np.float32)])
 
 
 def test_sequences_do_not_mix(tmp_path: Path) -> None:

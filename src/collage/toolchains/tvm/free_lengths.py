@@ -48,6 +48,7 @@ OF_IMAGES = frozenset(("GroupNormalization", "InstanceNormalization"))
 """Normalisations over the channels of images."""
 FAR = (1 << 31) - 1
 """More than any length."""
+_RECURRENT = ("GRU", "LSTM", "RNN")
 _AXES = 4
 """Axes of pictures."""
 _MOST_BYTES = 1 << 40
@@ -56,6 +57,7 @@ _MOST_BYTES = 1 << 40
 _TO_AGREE = {
     **{"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": 2, "MatMulInteger": 2, "ScatterElements": 3, "ScatterND": 3},
     **{"AffineGrid": 1, "GatherND": 2, "GridSample": 2, "NonMaxSuppression": 2},
+    **dict.fromkeys(_RECURRENT, 3),
     **{"DepthToSpace": 1, "GroupNormalization": 3, "InstanceNormalization": 3, "SpaceToDepth": 1, "TopK": 1},
 }
 """Operators that demand lengths, and the number of operands that have these."""
@@ -182,6 +184,9 @@ def _demanded(op_name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> 
         groups = attrs.get("group", 1)
         read, made = (y[1] * groups, y[0]) if op_name == "Conv" else (y[0], y[1] * groups)
         return [(0, 1, [read]), *((place, 0, [made]) for place in range(2, len(inputs)))]
+    if op_name in _RECURRENT:
+        hidden = inputs[2].ty.shape.values[-1]
+        return [(0, 2, [y[2]]), *((place, 0, [y[0], x[1], hidden]) for place in range(5, len(inputs)))]
     if op_name in OF_IMAGES:
         # Before operator set 21 a scale has a length for each group, and TVM takes only a known number of channels.
         is_known, groups = isinstance(x[1], tirx.IntImm), attrs.get("num_groups", 1)
