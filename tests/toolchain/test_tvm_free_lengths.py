@@ -190,3 +190,9 @@ def test_a_number_takes_no_other_shape(made: str, tmp_path: Path) -> None:
     weights = {**{name: value for name, value in NUMBERS.items() if name != "all"}, "shape": np.array(shapes[made])}
     with pytest.raises(ToolchainError):
         TvmToolchain().check_import(parsed_kernel("halved", text, weights), TARGET, tmp_path)
+
+
+@pytest.mark.parametrize("by", [np.nan, np.inf, 0.5])
+def test_a_tensor_is_divided_by_any_number(by: float, tmp_path: Path) -> None:
+    text = "(float[N,3] x) => (float[N,3] y) {y = Div (x, by)}"
+    agrees(KernelCase("divided", text, [numbers(2, 3)], {"by": np.array(by, np.float32)}), tmp_path)

@@ -255,7 +255,7 @@ class _BaselineMeasurer:
                     self.database.keep_fact(_PROFILE, steps, key=key)
             total = sum(step.seconds for step in steps)
             members = [i for i in range(len(self.graph)) if bits >> i & 1]
-            if total > 0 and all(place < len(members) for step in steps for place in step.nodes):
+            if total > 0 and all(set(step.nodes) <= set(range(len(members))) and step.nodes for step in steps):
                 profile.update(dict.fromkeys(members, 0.0))
                 for step in steps:
                     main, *others = (members[place] for place in step.nodes)

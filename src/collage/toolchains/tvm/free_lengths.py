@@ -236,10 +236,12 @@ def quotient(x: Any, y: Any) -> Any | None:
     """Return the quotient of a number that follows from lengths and is not negative by a constant; None for others.
 
     TVM divides towards 0, and does not see that this is how it rounds the lengths of convolutions down. Lengths count as 1 at
-    least: see ``divides_lengths``.
+    least: see ``machine_facts``.
     """
-    divisor = int(y.value.numpy().item()) if isinstance(y, tvm.ir.GenericConst) and y.value.numpy().size == 1 else 0
-    if divisor < 1 or not _is_number(x) or not _of_any_lengths(x, 1).can_prove(x >= 0):
+    if not (_is_number(x) and isinstance(y, tvm.ir.GenericConst) and y.value.numpy().size == 1):
+        return None
+    divisor = int(y.value.numpy().item())
+    if divisor < 1 or not _of_any_lengths(x, 1).can_prove(x >= 0):
         return None
     return sym.Analyzer().simplify(tirx.floordiv(x, tirx.IntImm(str(x.ty), divisor)))
 
