@@ -8,7 +8,7 @@ of support with a single build, and profiles of these large kernels give first e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from collage._errors import ToolchainError
@@ -24,20 +24,20 @@ from collage.system.codec import Count, Share
 from collage.target import Target
 from collage.toolchains import Availability, Importer, Registry, Support
 
-__all__ = ["Baselines", "TargetBaseline", "maximal_ranges", "measure_baselines"]
+__all__ = ["Baselines", "Step", "TargetBaseline", "attributed", "maximal_ranges", "measure_baselines"]
 
 _SUPPORT: FactKind[Support] = FactKind("support", Support)
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class Step:
     """A step of a profile: the places of its nodes, first that of the one it is known by, and its time."""
 
     nodes: tuple[Count, ...]
     seconds: Share
 
 
-_PROFILE: FactKind[tuple[_Step, ...]] = FactKind("profile", tuple[_Step, ...])
+_PROFILE: FactKind[tuple[Step, ...]] = FactKind("profile", tuple[Step, ...])
 _HOPELESS = 3.0
 """A target this many times slower than the best on the whole model is not measured precisely."""
 _PRECISIONS = ("f32", "bf16", "int8", "f16")
@@ -248,25 +248,46 @@ class _BaselineMeasurer:
                 inputs, is_lasting = [str(value.name) for value in model.graph.inputs], True
                 try:
                     told = self.measure_session.profile(model, self.target, inputs)
-                    steps = tuple(_Step(nodes, seconds) for nodes, seconds in told.items())
+                    steps = tuple(Step(nodes, seconds) for nodes, seconds in told.items())
                 except ToolchainError as error:
                     steps, is_lasting = (), not error.is_accident
                 if is_lasting:
                     self.database.keep_fact(_PROFILE, steps, key=key)
-            total = sum(step.seconds for step in steps)
             members = [i for i in range(len(self.graph)) if bits >> i & 1]
-            if total > 0 and all(set(step.nodes) <= set(range(len(members))) and step.nodes for step in steps):
-                profile.update(dict.fromkeys(members, 0.0))
-                for step in steps:
-                    main, *others = (members[place] for place in step.nodes)
-                    profile[main] += step.seconds * outcome.time.median_s / total
-                    known_by.update(dict.fromkeys(others, main))
-                for i in members:
-                    if profile[i] > 0:
-                        known_by[i] = i
-                    elif i not in known_by:  # What no step names was computed with what it reads.
-                        known_by[i] = next((known_by[p] for p in self.graph.producers(i) if p in known_by), i)
+            seconds, mains = attributed(steps, members, self.graph.producers, outcome.time.median_s)
+            profile.update(seconds)
+            known_by.update(mains)
         return profile, known_by
+
+
+def attributed(
+    steps: Sequence[Step], members: Sequence[int], producers: Callable[[int], Iterable[int]], total_s: float
+) -> tuple[dict[int, float], dict[int, int]]:
+    """Return the seconds of nodes by a profile, and the node with whose seconds those of each are.
+
+    Args:
+        steps: The profile.
+        members: The nodes of the kernel by their places, in an order in which they can run.
+        producers: Returns the nodes whose results a node reads.
+        total_s: Seconds of all nodes together.
+
+    Returns:
+        Both are empty if the steps take no time, or name places that the kernel does not have.
+    """
+    measured_s = sum(step.seconds for step in steps)
+    if not measured_s > 0 or not all(step.nodes and max(step.nodes) < len(members) for step in steps):
+        return {}, {}
+    seconds, known_by = dict.fromkeys(members, 0.0), dict[int, int]()
+    for step in steps:
+        main, *others = (members[place] for place in step.nodes)
+        seconds[main] += step.seconds * total_s / measured_s
+        known_by.update(dict.fromkeys(others, main))
+    for i in members:
+        if seconds[i] > 0:
+            known_by[i] = i
+        elif i not in known_by:  # What no step names was computed with what it reads.
+            known_by[i] = next((known_by[p] for p in producers(i) if p in known_by), i)
+    return seconds, known_by
 
 
 def maximal_ranges(graph: DataflowGraph, support: Mapping[int, Support]) -> list[int]:

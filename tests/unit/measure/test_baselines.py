@@ -19,7 +19,7 @@ from collage.cost.outcome import Outcome
 from collage.cost.statistics import Summary
 from collage.database.database import Database
 from collage.measure import baselines
-from collage.measure.baselines import TargetBaseline, measure_baselines
+from collage.measure.baselines import Step, TargetBaseline, attributed, measure_baselines
 from collage.measure.quarantine import Quarantined
 from collage.status import Status
 from collage.target import Target
@@ -89,6 +89,18 @@ def test_what_is_left_out_says_why(asked: list[str]) -> None:
     assert asked == ["onnxruntime", "openvino", "llvm"]
     assert all((found[target].refusal == "no time") == target.is_reduced for target in MENU)
     assert not any(found[target].ranges for target in MENU if target.is_reduced)
+
+
+def test_a_step_is_known_by_its_first_node_and_unnamed_nodes_by_what_they_read() -> None:
+    steps = [Step((2, 0, 1), 3.0), Step((4,), 1.0)]
+    seconds, known_by = attributed(steps, [10, 11, 12, 13, 14, 15], lambda i: [i - 1] if i > 10 else [], 8.0)
+    assert seconds == {10: 0.0, 11: 0.0, 12: 6.0, 13: 0.0, 14: 2.0, 15: 0.0}
+    assert known_by == {10: 12, 11: 12, 12: 12, 13: 12, 14: 14, 15: 14}
+
+
+@pytest.mark.parametrize("steps", [[], [Step((), 1.0)], [Step((0,), 1.0), Step((2,), 1.0)], [Step((0, 1), 0.0)]])
+def test_a_profile_of_other_nodes_or_of_no_time_is_none(steps: list[Step]) -> None:
+    assert attributed(steps, [0, 1], lambda _: [], 8.0) == ({}, {})
 
 
 def test_something_is_measured_however_late_it_is(asked: list[str]) -> None:
