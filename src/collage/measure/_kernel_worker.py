@@ -202,7 +202,7 @@ class KernelWorker:
         arrays = _arrays(ValueStore(Path(values)), inputs)
         made = Compiled.from_json(compiled)
         found = profile_for(self._toolchain, made, Target.parse(target), Path(workspace), arrays, repeats)
-        return [(tuple(step), seconds) for step, seconds in found.items()]
+        return [(tuple(map(int, step)), float(seconds)) for step, seconds in found.items()]
 
     def can_tune(self) -> bool:
         """Return True if the toolchain tunes."""

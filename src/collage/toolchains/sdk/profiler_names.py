@@ -31,6 +31,7 @@ __all__ = [
 _TOKEN = re.compile(r"collage_n(\d+)_")
 
 Rank = tuple[bool, int]
+"""True for a product or a convolution, and the size of the largest constant."""
 
 BODY = "collage_body_"
 """Token of the nodes inside control-flow bodies; their time is part of the node that holds them."""
@@ -63,7 +64,7 @@ class TokenisedKernel:
 
 
 def ranks_of(nodes: Iterable[ir.Node]) -> list[Rank]:
-    """Return for each node if it is a product or a convolution, and the size of its largest constant."""
+    """Return the rank of each node: which of several that are computed together takes most of their time."""
     from collage.graph import OpKind, declared_kind
 
     nodes = list(nodes)

@@ -7,7 +7,7 @@ process, a kernel is refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,8 @@ def with_equal_lengths(bb: Any, op_name: str, inputs: list[Any], attrs: Mapping[
 
 def of_lengths(bb: Any, x: Any, lengths: Sequence[Any]) -> Any:
     """Return a tensor that has these lengths, which is checked at run time."""
-    variable = x if isinstance(x, relax.Var) else bb.emit(x)  # TVM turns no images in modules that check anything else.
+    # TVM's pass for layouts fails on a module that checks something other than a variable.
+    variable = x if isinstance(x, relax.Var) else bb.emit(x)
     return bb.match_cast(variable, relax.TensorType(relax.ShapeExpr(list(lengths)), x.ty.dtype))
 
 
@@ -232,16 +233,18 @@ def as_shape(x: Any, shape: Any) -> Any | None:
     return relax.ShapeExpr([x]) if is_single and _is_number(x) and str(x.ty) == "int64" else None
 
 
-def quotient(x: Any, y: Any) -> Any | None:
+def quotient(x: Any, y: Any, inputs: Iterable[Any]) -> Any | None:
     """Return the quotient of a number that follows from lengths and is not negative by a constant; None for others.
 
-    TVM divides towards 0, and does not see that this is how it rounds the lengths of convolutions down. Lengths count as 1 at
-    least: see ``machine_facts``.
+    TVM divides towards 0, and does not see that this is how it rounds the lengths of convolutions down. Lengths of the kernel's
+    inputs count as 1 at least: see ``machine_facts``.
     """
     if not (_is_number(x) and isinstance(y, tvm.ir.GenericConst) and y.value.numpy().size == 1):
         return None
     divisor = int(y.value.numpy().item())
-    if divisor < 1 or not _of_any_lengths(x, 1).can_prove(x >= 0):
+    shapes = (port.ty.shape.values for port in inputs if has_lengths(port))
+    given = {length for shape in shapes for n in shape for length in tirx.analysis.undefined_vars(n)}
+    if divisor < 1 or not _of_any_lengths(x, given).can_prove(x >= 0):
         return None
     return sym.Analyzer().simplify(tirx.floordiv(x, tirx.IntImm(str(x.ty), divisor)))
 
@@ -260,11 +263,11 @@ def refuse_equal_lengths(x: Any, y: Any) -> None:
             raise Unsupported(f"tvm cannot decide if {n} and {m} are equal before lengths are known")
 
 
-def _of_any_lengths(number: Any, least: int = 0) -> Any:
-    """Return an analyzer to which the lengths in a number are lengths, of which none is less than ``least``."""
+def _of_any_lengths(number: Any, positive: Collection[Any] = ()) -> Any:
+    """Return an analyzer to which the lengths in a number are lengths, of which none is negative, and some are positive."""
     analyzer = sym.Analyzer()
     for length in tirx.analysis.undefined_vars(number):
-        analyzer.bind(length, tvm.ir.Range(least, FAR))
+        analyzer.bind(length, tvm.ir.Range(int(length in positive), FAR))
     return analyzer
 
 

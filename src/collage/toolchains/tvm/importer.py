@@ -235,7 +235,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return relax.op.logical_not(relax.op.logical_xor(*inputs))
         if op_name == "BitShift":
             return shifted(inputs[0], inputs[1], attrs["direction"] == b"RIGHT")
-        if op_name == "Div" and (number := quotient(*inputs)) is not None:
+        if op_name == "Div" and (number := quotient(inputs[0], inputs[1], self._inputs.values())) is not None:
             return number
         if op_name in DIVISIONS and _divides_by_anything(*inputs[:2]):
             return self._divided(op_name, inputs, attrs, opset)

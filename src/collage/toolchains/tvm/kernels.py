@@ -66,7 +66,7 @@ _COMPILERS = ("g++", "gcc", "clang++", "clang")
 class MachineKernel:
     """The entry function of a library, called with tensors that share NumPy's memory where its alignment allows.
 
-    With symbolic lengths and sums, it refuses empty inputs, since TVM never writes sums over no elements.
+    With symbolic lengths it refuses empty inputs where TVM's code is wrong for them: see ``machine_facts``.
 
     Args:
         folder: The folder of its files.
@@ -100,7 +100,7 @@ class MachineKernel:
         self._threads.drive(library)
         self._weights = mapped_weights(folder, compiled.files, compiled.metadata.get("weights", ()))
         self._lent = compiled.metadata["lent"]
-        self._may_sum_up_nothing = compiled.metadata.get("may_sum_up_nothing", False)
+        self._refuses_empty = compiled.metadata.get("refuses_empty", True)
         self._multiples = compiled.metadata.get("multiples", [])
         self._shape = ffi.Shape
         self._is_tuple = len(compiled.outputs) > 1
@@ -148,8 +148,10 @@ class MachineKernel:
 
     def _stage(self, i: int, x: Tensor) -> Any:
         """Copy an input to where TVM takes it."""
-        if self._may_sum_up_nothing and not x.size:
-            raise Unsupported(f"tvm returns uninitialised memory if it sums over no elements (an input is {x.shape})")
+        if self._refuses_empty and not x.size:
+            raise Unsupported(
+                f"tvm's code sums or divides lengths, and is wrong for no elements (an input is {x.shape})"
+            )
         staged = self._staged[i]
         if staged is None or staged[0].shape != x.shape or staged[0].dtype != x.dtype:
             tensor = new_tensor(x.shape, x.dtype.name)
@@ -200,6 +202,9 @@ def _tvm_alone() -> Any:
 def machine_facts(graph: ir.Graph, lent: Sequence[int], multiples: Sequence[Sequence[int]] = ()) -> dict[str, Any]:
     """Return the metadata of a kernel that ``MachineKernel`` needs.
 
+    Empty inputs are refused where TVM never writes sums over no elements, and where it may round quotients of lengths down, and
+    ONNX towards 0: the two differ if a length is 0.
+
     Args:
         graph: The graph of the kernel.
         lent: See ``build_library``.
@@ -209,9 +214,10 @@ def machine_facts(graph: ir.Graph, lent: Sequence[int], multiples: Sequence[Sequ
 
     summed = [x for node in graph for x in summed_up(node)]
     is_open = any(x.shape is None or not all(isinstance(length, int) for length in x.shape) for x in summed)
-    # A length of 0, less than which none is, may be rounded otherwise than ONNX rounds it.
-    is_open |= any(node.op_type == "Div" and node.outputs[0].dtype in (None, ir.DataType.INT64) for node in graph)
-    facts = {"lent": lent, "may_sum_up_nothing": is_open}
+    divides = any(
+        node.op_type == "Div" and node.outputs[0].dtype in (None, ir.DataType.INT64) for node in graph.all_nodes()
+    )
+    facts = {"lent": lent, "refuses_empty": is_open or divides}
     return {**facts, "multiples": multiples} if multiples else facts
 
 
