@@ -27,6 +27,11 @@ class RunsService:
         self._model = UnoptimisedModel(Path(model))
         names = sorted(self._model.values) if watches else []
         self._names = list(dict.fromkeys([*self._model.outputs, *names]))
+        self._fixed: dict[str, Any] = {}
+
+    def fix(self, values: str) -> None:
+        """Have all further runs read the inputs in a store, beside those of their own."""
+        self._fixed = self._inputs(values)
 
     def ranges(
         self, values: str, axes: Mapping[str, int] | None = None
@@ -69,12 +74,15 @@ class RunsService:
             store.flush()
 
     def _run(self, values: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        store = ValueStore(Path(values))
-        feeds = {name: store.input(name) for name in self._model.inputs if store.holds_input(name)}
+        feeds = self._fixed | self._inputs(values)
         try:
             return feeds, self._model.run(feeds, self._names)
         except Exception as error:
             raise CompileError(f"{self._model.evaluator}: {' '.join(str(error).split())[:500]}") from error
+
+    def _inputs(self, values: str) -> dict[str, Any]:
+        store = ValueStore(Path(values))
+        return {name: store.input(name) for name in self._model.inputs if store.holds_input(name)}
 
 
 def _extent(value: Any) -> list[float] | None:

@@ -28,6 +28,8 @@ __all__ = ["is_reduced", "judge_plan", "judged", "keeps_limits", "plan_key", "wi
 _STEPS = 8
 """Prices to try. Each costs a search over candidates that are mostly measured, and one run of the plan that it finds."""
 _RAISE = 8.0
+_LOOKED_AT = 2
+"""Plans of one search whose error is measured. Those beside the best are mostly its twins."""
 _CHECK_S = 300.0
 # A reduced plan of several kernels is not judged if it is expected to take this many times as long as another one.
 _SLOWER = 1.15
@@ -60,7 +62,7 @@ def within_budget(
     def keeps(plan: Plan) -> bool:
         return keeps_limits(problem, lab.session, precision, plan)
 
-    kept = [plan for plan in plans if keeps(plan)]
+    kept = [plan for plan in plans[:_LOOKED_AT] if keeps(plan)]
     is_kept = not plans or plans[0] in kept
     # A plan near the limit may be refused when it is judged. Borders that are known stand in for it.
     has_borders = precision is not None and bool(precision.borders)
@@ -91,7 +93,7 @@ def _at_a_price(
                 break
             costs.error_price_s = price
             costs.say(f"searching within the accuracy budget, {step + 1} of {_STEPS}")
-            good = [plan for plan in search_again() if keeps(plan)]
+            good = [plan for plan in search_again()[:_LOOKED_AT] if keeps(plan)]
             kept += good
             too_low, enough = (too_low, price) if good else (price, enough)
             price = _RAISE * too_low if enough == float("inf") else (too_low + enough) / 2
@@ -146,15 +148,14 @@ def judged(
     return [plan for plan in plans if plan.name in kept]
 
 
-def judge_plan(
-    problem: Problem, session: MeasureSession, precision: Precision, plan: Plan, *, chooses: bool = False
-) -> Verdict:
-    """Return how a plan does on judging samples, or on choosing ones."""
+def judge_plan(problem: Problem, session: MeasureSession, precision: Precision, plan: Plan) -> Verdict:
+    """Return how a plan does on judging samples."""
     try:
         finalist = finalist_of(problem, session, plan, lower(problem, session, plan))
     except ToolchainError as error:
         return Verdict(reason=str(error))
-    return precision.verdict(plan_key(plan), finalist.arguments, chooses=chooses)
+    with Worker(finalist.service, dict(finalist.arguments)) as worker:
+        return precision.verdict(plan_key(plan), worker)
 
 
 def plan_key(plan: Plan) -> Hashable:
@@ -177,16 +178,15 @@ def keeps_limits(problem: Problem, session: MeasureSession, precision: Precision
     known: dict[Hashable, bool] = {} if precision is None else precision.kept
     key = plan_key(plan)
     if key not in known:
-        known[key] = _is_right(problem, session, plan) and (
-            precision is None or judge_plan(problem, session, precision, plan, chooses=True).reason is None
-        )
+        known[key] = _keeps_limits(problem, session, precision, plan)
     return known[key]
 
 
-def _is_right(problem: Problem, session: MeasureSession, plan: Plan) -> bool:
+def _keeps_limits(problem: Problem, session: MeasureSession, precision: Precision | None, plan: Plan) -> bool:
     try:
         finalist = finalist_of(problem, session, plan, lower(problem, session, plan))
         with Worker(finalist.service, dict(finalist.arguments)) as worker:
-            return checked(finalist, worker, problem.tolerance, _CHECK_S, session.arbiter)["wrong"] is None
+            is_right = checked(finalist, worker, problem.tolerance, _CHECK_S, session.arbiter)["wrong"] is None
+            return is_right and (precision is None or precision.verdict_of(worker, chooses=True).reason is None)
     except ToolchainError:
         return False

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from collage._errors import NothingCanRun
 from collage.byoc import greedy_kernels, greedy_rest
-from collage.compiler.precision_sensitivity import is_product
+from collage.compiler.precision_sensitivity import has_only_narrow_products, profits
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.fusion import (
@@ -29,9 +29,6 @@ from collage.target import HOST_TARGET, Target
 from collage.toolchains import Support
 
 __all__ = ["collect", "gather_specs", "has_what_profits", "host_spec", "joined_neighbors", "may_have"]
-
-_NARROW = ("w8", "w4")
-"""Values of the option ``precision`` for narrow weights."""
 
 
 def gather_specs(survey: Survey) -> Sequence[FusionSpec]:
@@ -146,9 +143,8 @@ def may_have(survey: Survey, sub_graph: SubGraph, target: Target) -> bool:
 
 
 def has_what_profits(sub_graph: SubGraph, target: Target) -> bool:
-    """Return False for kernels of 8 bits or narrow weights without a product of constant weights, which nothing builds."""
-    is_narrow = target.is_calibrated or target.option("precision") in _NARROW
-    return not is_narrow or any(is_product(node) for node in sub_graph.nodes)
+    """Return False for kernels of 8 bits or narrow weights without a product of constant weights, which stay in floats."""
+    return not has_only_narrow_products(target) or any(profits(node, target) for node in sub_graph.nodes)
 
 
 def joined_neighbors(survey: Survey, cover: Sequence[CandidateKernel]) -> list[CandidateKernel]:

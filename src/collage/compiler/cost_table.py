@@ -34,6 +34,8 @@ _PROBED_SHARE = 0.5
 """Share of a budget of kernels that is spent on profiles of targets without a profiler. The search has the rest."""
 _LEAST_SHARE = 0.1
 """The least share of a kernel's time that is left when the cost of the call is taken off."""
+_HOPED = 0.5
+"""Share of the error of a measured kernel that one of nearly the same operators is expected to have at least."""
 
 
 class CostTable:
@@ -78,6 +80,7 @@ class CostTable:
         self._rejected: set[Identity] = set()
         self._twins: dict[tuple[Hashable, Target], list[CandidateKernel]] = {}
         self._hand_overs: dict[int, list[Transfer]] = {}
+        self._errors: dict[Target, dict[int, float]] = {}
 
     def learn(self) -> None:
         """Measure the overheads, compute the bounds, and profile the targets, so that a search can begin."""
@@ -258,8 +261,15 @@ class CostTable:
         return len(self._rejected)
 
     def expected_s(self, candidate: CandidateKernel) -> float:
-        """Return the expected seconds of a candidate that was not measured."""
-        return self._expectation.expected_s(candidate.target, candidate.bits)
+        """Return the expected seconds of a candidate that was not measured, its expected error priced in."""
+        seconds = self._expectation.expected_s(candidate.target, candidate.bits)
+        return seconds + (self.error_price_s * self._expected_error(candidate) if self.error_price_s else 0.0)
+
+    def _expected_error(self, candidate: CandidateKernel) -> float:
+        """Return the error of a candidate that was not measured, by kernels of the same target, on the optimistic side."""
+        bits, known = candidate.bits, self._errors.get(candidate.target, {})
+        alike = ((bits & other).bit_count() / (bits | other).bit_count() * error for other, error in known.items())
+        return _HOPED * max(alike, default=0.0)
 
     def node_seconds(self, kernels: Iterable[AnyKernel]) -> list[float]:
         """Return the expected seconds of each operator inside larger kernels, on the target of the kernel that has it."""
@@ -285,6 +295,8 @@ class CostTable:
     def _learn(self, kernel: AnyKernel, outcome: Outcome) -> None:
         key = self._problem.key_of(kernel)
         self._outcomes[key] = outcome
+        if kernel.target.is_reduced and outcome.error is not None:
+            self._errors.setdefault(kernel.target, {})[kernel.sub_graph.inside.bits] = outcome.error
         if outcome.time is not None:
             for bits in {kernel.sub_graph.inside.bits, *(twin.bits for twin in self._twins.get(key, ()))}:
                 self._expectation.learn_measurement(kernel.target, bits, outcome.time.median_s)

@@ -140,7 +140,7 @@ class _PlanSearch:
         plans = in_one_process(problem, costs, self._compatibility, index, best_plans(problem, costs, index, result))
         if any(target.is_reduced for target in problem.menu):
             again = partial(searched_again, problem, costs, index)
-            plans = within_budget(lab, plans, again, partial(plans_by_cuts, lab.survey, costs, index, self._may_share))
+            plans = within_budget(lab, plans, again, partial(plans_by_cuts, lab, index, self._may_share))
         mixes = _mixes(lab.survey, [plan for plan in plans if not self._is_hopeless(plan)], singles)
         refined = self._refinement.plans(index, [*mixes, *singles])
         mixes += [plan for plan in refined if not _is_among([*mixes, *singles], plan)]

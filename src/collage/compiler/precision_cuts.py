@@ -11,11 +11,12 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
 
-from collage.compiler.accuracy_budget import keeps_limits
+from collage.compiler.accuracy_budget import judge_plan, keeps_limits
 from collage.compiler.candidates import may_have
-from collage.compiler.cost_table import CostTable
+from collage.compiler.lab import Lab
 from collage.compiler.plans import predicted_s
 from collage.compiler.precision_sensitivity import EXEMPT
+from collage.compiler.precision_session import Precision
 from collage.compiler.survey import Survey
 from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionSpec
 from collage.graph import IndexSet, SubGraph
@@ -40,28 +41,30 @@ _RULE = "accuracy"
 
 
 def plans_by_cuts(
-    survey: Survey,
-    costs: CostTable,
+    lab: Lab,
     index: CandidateKernelIndex,
     may_share: Callable[[Plan], bool],
     keeps: Callable[[Plan], bool],
 ) -> list[Plan]:
     """Return plans that keep the limits, with as much of the model in a coarser type as was found to be possible.
 
-    Pairs of targets are tried: one keeps the budget on the whole model; the other one is faster but exceeds it. At most 12
-    plans are built and run. Borders that ``secure_floats`` found are not looked for again.
+    Pairs of targets are tried: one keeps the budget on the whole model; the other one is faster but exceeds it, so that both
+    together may be faster than any target that keeps all limits. At most 12 plans are built and run. Borders that
+    ``secure_floats`` found are not looked for again.
 
     Args:
-        survey: The model and the menu.
-        costs: Measures the kernels of plans that keep the limits.
+        lab: The model and the menu; it measures the kernels of plans that keep the limits.
         index: Holds the specs of targets.
         may_share: Says if the toolchains of a plan can share a process.
         keeps: Returns True if a plan keeps the limits.
     """
-    if survey.precision is None or survey.problem.placement is not None:
+    survey, costs, precision = lab.survey, lab.costs, lab.survey.precision
+    if precision is None or survey.problem.placement is not None:
         return []
+
     spec_of = {candidate.target: candidate.spec for candidate in index}
-    pairs = (pair for pair in _hopeful_pairs(survey, spec_of) if _is_fine(survey, pair[0], keeps))
+    below_s = (1 - survey.problem.options.min_gain) * _fastest_s(lab, precision, keeps)
+    pairs = (pair for pair in _hopeful_pairs(survey, spec_of, below_s=below_s) if _is_fine(survey, pair[0], keeps))
     found = []
     for pair in itertools.islice(pairs, _PAIRS):
         for plan in _borders(survey, pair, keeps, costs.say, lambda: costs.search_s_left, may_share):
@@ -93,6 +96,20 @@ def secure_floats(survey: Survey, session: MeasureSession, specs: Sequence[Fusio
     wholes = dict.fromkeys(coarse for _, coarse, _ in pairs if (survey.baselines[coarse].whole.error or 0.0) <= safe)
     if pairs and not any(keeps(_whole(survey, coarse)) for coarse in wholes):
         _borders(survey, pairs[0], keeps, session.say, lambda: problem.comparison_plan.left_s - least_left_s)
+
+
+def _fastest_s(lab: Lab, precision: Precision, keeps: Callable[[Plan], bool]) -> float:
+    """Return the seconds of the fastest coarser target that keeps all limits on the whole model; infinite if none does."""
+    survey = lab.survey
+    wholes = [
+        (found.whole.time.median_s, str(target), _whole(survey, target))
+        for target, found in survey.baselines.items()
+        if target.is_reduced and found.whole.ok and found.whole.time is not None and survey.is_right(found.whole)
+    ]
+    for seconds, _, plan in sorted(wholes, key=lambda each: each[:2]):
+        if keeps(plan) and judge_plan(survey.problem, lab.session, precision, plan).reason is None:
+            return seconds
+    return math.inf
 
 
 def _is_fine(survey: Survey, target: Target, keeps: Callable[[Plan], bool]) -> bool:
@@ -220,7 +237,7 @@ def expected_share(fine: float, coarse: float, tolerance: float) -> float:
 
 
 def _hopeful_pairs(
-    survey: Survey, known: Collection[Target], most: float = math.inf
+    survey: Survey, known: Collection[Target], most: float = math.inf, below_s: float = math.inf
 ) -> list[tuple[Target, Target, float]]:
     """Return pairs of a fine and a coarse target, the most promising first, with the share that may be coarse.
 
@@ -228,6 +245,7 @@ def _hopeful_pairs(
         survey: Times and errors of targets on the whole model.
         known: Targets that may have kernels other than the whole model.
         most: Times the tolerance, the largest error of the coarse target.
+        below_s: Seconds that a pair has to be expected to stay below.
     """
     problem, found = survey.problem, []
     safe = _SAFE * problem.tolerance
@@ -246,6 +264,6 @@ def _hopeful_pairs(
             # Of what misses a limit by another metric than the error, nothing is known.
             share = share if share < 1 else _UNKNOWN
             expected_s = share * coarse_s + (1 - share) * fine_s
-            if expected_s < (1 - problem.options.min_gain) * fine_s:
+            if expected_s < min((1 - problem.options.min_gain) * fine_s, below_s):
                 found.append((expected_s, str(fine), str(coarse), fine, coarse, share))
     return [(fine, coarse, share) for _, _, _, fine, coarse, share in sorted(found, key=lambda each: each[:3])]

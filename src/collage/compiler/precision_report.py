@@ -189,7 +189,9 @@ def _summary(precision: Precision, verdict: Verdict | None, facts: Mapping[str, 
     if data["is_made_up"]:
         lines.append("samples were made up; real ones (--data FOLDER) would give better ranges and errors")
     elif not data["is_independent"]:
-        lines.append("there are too few samples to judge on others than those that calibrated; give at least three")
+        lines.append(
+            "there are too few samples to judge on others than those that calibrated; give at least three (--data FOLDER)"
+        )
     if not precision.data.has_labels and precision.data.labelled:
         bare = precision.data.count - precision.data.labelled
         lines.append(f"{bare} of {precision.data.count} samples have no label, so that no label is used")

@@ -12,35 +12,38 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from collage._errors import ToolchainError, Unsupported
-from collage.calibration import find_metric, runs_worker, touches_unbounded
-from collage.compiler.precision_session import MAX_ERROR, Precision
+from collage.calibration import find_metric, touches_unbounded
+from collage.compiler.precision_session import MAX_ERROR, Limit, Precision, Verdict
 from collage.compiler.problem import Problem
+from collage.compiler.switched_rounding import PRODUCTS, RoundedRuns
 from collage.database import FactKind
 from collage.frontend import model_digest
-from collage.graph import bits_of, constant_tensor, copy_model, keep_in_float
+from collage.graph import bits_of, constant_tensor, iterate_bits
 from collage.measure.baselines import Baselines
 from collage.measure.session import MeasureSession
 from collage.status import Status
 from collage.system.codec import Count, to_json
 from collage.target import Target
 from collage.toolchains import option_values
-from collage.toolchains.sdk.int8_model import in_int8
-from collage.toolchains.sdk.int8_placement import Int8Style
+from collage.toolchains.sdk import narrow_weights
 from collage.workers.machine_lock import build_lock
 
 __all__ = [
     "EXEMPT",
     "FLOATS",
     "add_variants",
+    "expected_exempt",
+    "has_only_narrow_products",
     "is_product",
     "keep_unbounded_in_float",
+    "profits",
     "ranked_units",
-    "rounded_model",
     "units_of",
     "with_rough_floats",
 ]
@@ -51,14 +54,9 @@ EXEMPT = "exempt"
 FLOATS = "floats"
 """Option of some 8-bit targets: the type in which they compute what is exempt."""
 
-_STYLE = Int8Style(
-    products=frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul")),
-    between=frozenset(("Add", "AveragePool", "Concat", "GlobalAveragePool")),
-    carriers=frozenset(("MaxPool", "Reshape", "Resize", "Squeeze", "Transpose", "Unsqueeze")),
-    whole=False,
-)
-"""An average of what toolchains compute in 8 bits."""
 _SENSITIVE_UNITS: FactKind[tuple[tuple[int, ...], ...]] = FactKind("sensitivity", tuple[tuple[Count, ...], ...])
+_DYNAMIC = "int8-dynamic"
+"""The value of the option ``precision`` with which matrix products alone are computed in 8 bits, without ranges."""
 _GROUPS = 12
 _WORST_GROUPS = 3
 _MOST_UNITS = 18
@@ -181,7 +179,12 @@ def units_of(problem: Problem) -> list[int]:
 
 
 def _levels(
-    precision: Precision, problem: Problem, session: MeasureSession, units: Sequence[int], *, is_far: bool
+    precision: Precision,
+    problem: Problem,
+    session: MeasureSession,
+    units: Sequence[int],
+    *,
+    is_far: bool,
 ) -> tuple[tuple[int, ...], ...]:
     """Return the fewest most sensitive units that have to stay in float32, and twice as many.
 
@@ -190,10 +193,27 @@ def _levels(
     Raises:
         ToolchainError: A process failed, or half of the time that a time budget leaves does not suffice.
     """
-    file = session.workspace / "rounded.onnx"
+    nodes = problem.graph.nodes
+    unit_of = {str(nodes[place].name): unit for unit, bits in enumerate(units) for place in iterate_bits(bits)}
+    try:
+        made = RoundedRuns(problem.model, unit_of, len(units), session.workspace)
+    except Unsupported:  # Nothing profits.
+        return ()
+    with made as rounded:
+        return _levels_by(rounded, precision, problem, session, len(units), is_far=is_far)
+
+
+def _levels_by(
+    rounded: RoundedRuns,
+    precision: Precision,
+    problem: Problem,
+    session: MeasureSession,
+    count: int,
+    *,
+    is_far: bool,
+) -> tuple[tuple[int, ...], ...]:
     has_numbers = any(output.dtype is not ir.DataType.STRING for output in problem.model.graph.outputs)
     metric = find_metric("snr" if has_numbers else MAX_ERROR)
-    everything = (1 << len(problem.graph)) - 1
     least_left_s, runs, began = problem.comparison_plan.left_s / 2, itertools.count(), time.monotonic()
 
     def stop_if_late(left: int) -> None:
@@ -203,86 +223,96 @@ def _levels(
         if problem.comparison_plan.left_s - expected_s < least_left_s:
             raise ToolchainError("the time budget leaves no time to measure them")
 
-    def noise(bits: int, left: int) -> float:
+    def noise(units: Collection[int], left: int) -> float:
         stop_if_late(left)
-        try:
-            ir.save(rounded_model(problem, bits), file)
-        except Unsupported:
-            return 0.0
-        with runs_worker(file, watches=False) as worker, build_lock():
-            drops = precision.judge.drops(worker, precision.split.choose[:_SAMPLES], [metric])[metric.name]
+        choose = precision.split.choose[:_SAMPLES]
+        with build_lock():
+            drops = precision.judge.drops(rounded.with_units(units), choose, [metric])[metric.name]
         return statistics.fmean(drops) if all(math.isfinite(drop) for drop in drops) else math.inf
 
-    def keeps(kept: int) -> bool:
+    def verdict(units: Collection[int]) -> Verdict:
         stop_if_late(1)
-        ir.save(rounded_model(problem, everything & ~kept), file)
-        with runs_worker(file, watches=False) as worker, build_lock():
-            return precision.verdict_of(worker, chooses=True).reason is None
+        return precision.verdict_of(rounded.with_units(units), chooses=True)
 
-    if not is_far and keeps(0):
+    whole = verdict(range(count))
+    if not is_far and whole.reason is None:
         return ()
-    order = ranked_units(units, noise, session.say)
-    count = 1
-    while count <= len(units) // 2:
-        kept = 0
-        for index in order[:count]:
-            kept |= units[index]
-        if keeps(kept):
-            more = (tuple(order[: 2 * count]),) if 2 * count <= len(units) // 2 else ()
-            return (tuple(order[:count]), *more)
-        count *= 2
+    noise_of = ranked_units(count, noise, session.say)
+    order, share = list(noise_of), min(_share_allowed(limit, whole) for limit in precision.limits)
+    exempt = min(expected_exempt(list(noise_of.values()), share), max(1, count // 2))
+    while exempt <= count // 2:
+        if verdict(order[exempt:]).reason is None:
+            more = (tuple(order[: 2 * exempt]),) if 2 * exempt <= count // 2 else ()
+            return (tuple(order[:exempt]), *more)
+        exempt *= 2
     return ()
 
 
+def _share_allowed(limit: Limit, whole: Verdict) -> float:
+    """Return the share of the whole model's error in 8 bits that a limit allows; 1 if its metric does not tell."""
+    if limit.metric.name != MAX_ERROR or not math.isfinite(found := whole.estimates[MAX_ERROR].high):
+        return 1.0
+    return limit.most / found if found > limit.most else 1.0
+
+
+def expected_exempt(noises: Sequence[float], share: float) -> int:
+    """Return how many of the most sensitive units have to be exempt, one at least, so that a share of the noise is left.
+
+    Noise of independent sources adds as squares do.
+
+    Args:
+        noises: The noise of each unit, the most sensitive one first.
+        share: The share of the noise of all together.
+    """
+    left = np.cumsum(np.square(noises[::-1]))[::-1]
+    few = [count for count in range(1, len(noises)) if left[count] <= share**2 * left[0]]
+    return few[0] if few else len(noises)
+
+
 def ranked_units(
-    units: Sequence[int], noise: Callable[[int, int], float], say: Callable[[str], None] = lambda _: None
-) -> list[int]:
-    """Return the numbers of units, the most sensitive one first.
+    count: int, noise: Callable[[Collection[int], int], float], say: Callable[[str], None] = lambda _: None
+) -> dict[int, float]:
+    """Return the noise of each unit, the most sensitive one first.
 
     At most ``_GROUPS + _MOST_UNITS`` calls of ``noise``.
 
     Args:
-        units: Ranges of nodes as bits.
-        noise: Returns the error of the outputs if only the given nodes are quantised. Its second
+        count: Number of units.
+        noise: Returns the error of the outputs if only the given units are quantised. Its second
             argument is the most calls that are left.
         say: Called with each line of progress.
     """
-    size = math.ceil(len(units) / _GROUPS)
-    groups = [list(range(start, min(start + size, len(units)))) for start in range(0, len(units), size)]
+    size = math.ceil(count / _GROUPS)
+    groups = [list(range(start, min(start + size, count))) for start in range(0, count, size)]
     closer_count = min(_MOST_UNITS, _WORST_GROUPS * size) if size > 1 else 0
     left = iter(range(len(groups) + closer_count, 0, -1))
     by_group: list[tuple[float, list[int]]] = []
     for number, group in enumerate(groups, 1):
         say(f"quantising one part of the model at a time, {number} of {len(groups)}")
-        bits = 0
-        for index in group:
-            bits |= units[index]
-        by_group.append((noise(bits, next(left)), group))
+        by_group.append((noise(group, next(left)), group))
     by_group.sort(key=lambda found: (-found[0], found[1]))
     # Noise of independent sources adds as squares do.
     own = {index: level / math.sqrt(len(group)) for level, group in by_group for index in group}
     if size > 1:
         closer = [index for _, group in by_group[:_WORST_GROUPS] for index in group][:closer_count]
         say("quantising single operators of the worst parts")
-        own |= {index: noise(units[index], next(left)) for index in closer}
-    return sorted(own, key=lambda index: (-own[index], index))
-
-
-def rounded_model(problem: Problem, bits: int) -> ir.Model:
-    """Return the model with these nodes in 8 bits and all others in float32.
-
-    Raises:
-        Unsupported: None of them profits from 8 bits.
-    """
-    model = copy_model(problem.model)
-    kept = {str(node.name) for i, node in enumerate(problem.graph.nodes) if not bits >> i & 1}
-    for node in model.graph:
-        if node.name in kept:
-            keep_in_float(node)
-    return in_int8(model, _STYLE)
+        own |= {index: noise([index], next(left)) for index in closer}
+    return dict(sorted(own.items(), key=lambda found: (-found[1], found[0])))
 
 
 def is_product(node: ir.Node) -> bool:
     """Return True for a convolution or a matrix product with constant weights."""
-    weights = node.inputs[1] if node.op_type in _STYLE.products and len(node.inputs) > 1 else None
+    weights = node.inputs[1] if node.op_type in PRODUCTS and len(node.inputs) > 1 else None
     return weights is not None and constant_tensor(weights) is not None
+
+
+def has_only_narrow_products(target: Target) -> bool:
+    """Return True for targets of 8 bits or narrow weights, which compute in floats what has no product of constant weights."""
+    return target.is_calibrated or target.option("precision") in (_DYNAMIC, *narrow_weights.NARROW_BITS)
+
+
+def profits(node: ir.Node, target: Target) -> bool:
+    """Return True if such a target may compute a node otherwise than in floats."""
+    if target.option("precision") in narrow_weights.NARROW_BITS:
+        return narrow_weights.profits(node)
+    return is_product(node) and (target.is_calibrated or node.op_type in ("Gemm", "MatMul"))

@@ -55,13 +55,13 @@ __all__ = ["MAX_ERROR", "Limit", "Precision", "Verdict", "needs_ranges", "open_p
 MAX_ERROR = "max-error"
 PREPARED_FILE = "prepared.onnx"
 
-_PLAN = "collage.calibration._plan_worker:PlanService"
 # Every kernel is timed at each length of the samples, and each may get a plan of its own. Samples of more lengths say which one
 # is usual by their first.
 _MOST_LENGTHS = 4
 _MADE_UP = Split(tuple(range(8)), tuple(range(8, 24)), tuple(range(24, 64)))
 _RANGES: FactKind[Ranges] = FactKind("ranges", Ranges)
 _MADE_UP_SEED = 1000
+_GIVEN = "the inputs given"
 _KEEP_EVERY = 8
 _MOST_WATCHED = 8
 """Judging samples on which elements outside the calibrated ranges are counted."""
@@ -133,11 +133,15 @@ class Precision:
     borders: dict[tuple[Target, Target], list[Any]] = field(default_factory=dict)
     is_cut_short: bool = False
     front: list[dict[str, Any]] = field(default_factory=list)
-    _chosen: dict[Hashable, Verdict] = field(default_factory=dict)
 
     def assumptions(self) -> list[str]:
         """Return the limits and the purposes of the samples, in words."""
-        told = [f"limit: {limit.metric.name} may fall by {limit.most:.2%}" for limit in self.limits]
+        told = [
+            f"limit: errors of at most {limit.most:.2%} of the largest output"
+            if limit.metric.name == MAX_ERROR
+            else f"limit: {limit.metric.name} may fall by {limit.most:.2%}"
+            for limit in self.limits
+        ]
         split = self.split
         told.append(
             f"{self.data.count} samples: {len(split.calibrate)} calibrate, {len(split.choose)} choose, "
@@ -156,29 +160,31 @@ class Precision:
                 )
         return None
 
-    def verdict(self, key: Hashable, arguments: Mapping[str, Any], *, chooses: bool = False) -> Verdict:
-        """Return how a plan does on judging samples, or on choosing ones; each is looked at once.
+    def verdict(self, key: Hashable, worker: Worker) -> Verdict:
+        """Return how a plan does on judging samples; each is looked at once.
 
         Args:
             key: Equal for equal plans.
-            arguments: Its recipe, workspace and factories.
-            chooses: Look at choosing samples. On these, the interval must keep the limit that is expected on the
-                judging samples.
+            worker: A process of the plan, which need not have been started.
         """
-        known = self._chosen if chooses else self.verdicts
-        if key not in known:
-            told = {name: arguments[name] for name in ("recipe", "workspace", "factories")}
+        if key not in self.verdicts:
             try:
-                with Worker(_PLAN, told) as worker, build_lock():
-                    known[key] = self.verdict_of(worker, chooses=chooses)
+                self.verdicts[key] = self.verdict_of(worker)
             except ToolchainError as error:
-                known[key] = Verdict(reason=str(error))
-        return known[key]
+                self.verdicts[key] = Verdict(reason=str(error))
+        return self.verdicts[key]
 
     def verdict_of(self, worker: Worker, *, chooses: bool = False) -> Verdict:
-        """Return the scores of the executable in a worker on samples."""
+        """Return the scores of the executable in a worker on judging samples, or on choosing ones.
+
+        On choosing samples, the interval must keep the limit that is expected on the judging samples.
+
+        Raises:
+            ToolchainError: It failed.
+        """
         indices = self.split.choose if chooses else self.split.judge
-        drops = self.judge.drops(worker, indices)
+        with build_lock():
+            drops = self.judge.drops(worker, indices)
         most = {limit.metric.name: limit.most for limit in self.limits}
         count = len(self.split.judge) if chooses else 0
         found = {
@@ -283,7 +289,7 @@ def open_precision(
     except ToolchainError as error:
         if options.data is not None:
             raise UsageError(f"the model cannot be run on {data.read(split.judge[0]).name}: {error}") from error
-    found = Precision(data, split, judge, limits, options.data is None)
+    found = Precision(data, split, judge, limits, options.data is None and data.how != _GIVEN)
     session.say("; ".join(found.assumptions()))
     if needs_ranges(problem.menu):
         _calibrate(found, problem, session, prepared)
@@ -319,7 +325,7 @@ def _made_up(problem: Problem, made: MadeUp) -> tuple[CalibrationData, Split]:
     told = f"made up, seed {options.seed}, {made.floats}, {[(p.dims, p.weight) for p in profiles]}, {given}"
     names = {str(value.name) for value in model.graph.inputs}
     if names <= set(options.inputs):  # All is given: there is one sample, and it does everything.
-        return CalibrationData(1, told, False, read, "the inputs given"), split_samples(1)
+        return CalibrationData(1, told, False, read, _GIVEN), split_samples(1)
     count = len(_MADE_UP.calibrate) + len(_MADE_UP.choose) + len(_MADE_UP.judge)
     return CalibrationData(count, told, False, read, "made-up inputs"), _MADE_UP
 

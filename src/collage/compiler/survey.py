@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from collage.compiler.assumptions import assumed_lengths
-from collage.compiler.precision_sensitivity import EXEMPT, keep_unbounded_in_float
+from collage.compiler.precision_sensitivity import EXEMPT, has_only_narrow_products, keep_unbounded_in_float, profits
 from collage.compiler.precision_session import Precision, open_precision
 from collage.compiler.preparation import Preparation, PreparationDiffers, Verdict, find_guilty
 from collage.compiler.problem import Problem
@@ -27,7 +27,7 @@ from collage.target import HOST_TARGET, Target
 from collage.toolchains import Availability, Support, support_for
 from collage.transform import simplifying_passes
 
-__all__ = ["LATE", "Reference", "Survey", "baselines_of", "supported_baselines", "survey_model"]
+__all__ = ["LATE", "Reference", "Survey", "baselines_of", "supported_baselines", "survey_model", "why_no_gain"]
 
 LATE = "not measured: the time budget leaves no time for it"
 """The refusal of a target of reduced precision for which there was no time."""
@@ -186,10 +186,12 @@ def baselines_of(problem: Problem, targets: Sequence[Target], session: MeasureSe
     If much of a time budget is over, no further target of reduced precision is measured.
     """
 
-    def why_not(target: Target) -> str | None:
+    def why_not(target: Target, found: Baselines) -> str | None:
         share = _SHARE_LEFT.get(target.option("precision") or "", _MOST_LEFT)
         has_time = problem.comparison_plan.left_s > share * (problem.time_budget_s or 0.0)
-        return None if has_time or not target.is_reduced else LATE
+        if target.is_reduced and not has_time:
+            return LATE
+        return why_no_gain(problem, target, found) if problem.options.time_decides else None
 
     estimator = MeasuringCostEstimator(session, weight_bytes(problem.model))
     if not problem.graph.kernel_call_bits:
@@ -209,6 +211,24 @@ def baselines_of(problem: Problem, targets: Sequence[Target], session: MeasureSe
         session.say,
         why_not,
     )
+
+
+def why_no_gain(problem: Problem, target: Target, found: Baselines) -> str | None:
+    """Return the reason that a target of 8 bits or narrow weights saves too little time; None if it may pay.
+
+    In floats, all that it computes otherwise takes less than the smallest gain that is looked for.
+    """
+    if not has_only_narrow_products(target) or (precision := target.option("precision")) is None:
+        return None
+    plain = next((t for t in found if t.with_options(precision=precision) == target), None)
+    profile = {} if plain is None else found[plain].profile
+    if not (total_s := sum(profile.values())):
+        return None
+    nodes = enumerate(problem.graph.nodes)
+    share = sum(profile.get(i, 0.0) for i, node in nodes if profits(node, target)) / total_s
+    if share >= problem.options.min_gain:
+        return None
+    return f"not measured: the products that it computes otherwise take {share:.1%} of the time in floats"
 
 
 def supported_baselines(problem: Problem, availability_of: Callable[[Target], Availability]) -> Baselines:

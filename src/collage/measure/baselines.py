@@ -94,7 +94,7 @@ def measure_baselines(
     measure_session: MeasureSession,
     database: Database,
     say: Callable[[str], None] = lambda _: None,
-    why_not: Callable[[Target], str | None] = lambda _: None,
+    why_not: Callable[[Target, Baselines], str | None] = lambda *_: None,
 ) -> Baselines:
     """Survey a model for every target of the menu.
 
@@ -107,7 +107,8 @@ def measure_baselines(
         measure_session: Builds and measures.
         database: Remembers profiles, and what targets take.
         say: Told what goes on.
-        why_not: Asked before each target, once the time of another one is known. Returns a reason not to measure it, or None.
+        why_not: Asked before each target, once the time of another one is known, with the baselines so far. Returns a reason
+            not to measure it, or None.
     """
     found: dict[Target, TargetBaseline] = {}
     best_s = float("inf")
@@ -120,7 +121,7 @@ def measure_baselines(
         return not toolchains.for_target(target).optimises_whole_graphs, precision
 
     for target in sorted(targets, key=rank):
-        if math.isfinite(best_s) and (reason := why_not(target)) is not None:
+        if math.isfinite(best_s) and (reason := why_not(target, found)) is not None:
             found[target] = TargetBaseline(target, measure_session.availability(target), refusal=reason)
             continue
         say(f"measuring baseline: whole model on {target.short}")

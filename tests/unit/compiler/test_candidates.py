@@ -1,6 +1,9 @@
-"""Kernels of 8 bits are proposed only if something in them profits."""
+"""Kernels of 8 bits are proposed, and targets of 8 bits measured, only if something profits."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -8,11 +11,15 @@ import onnx.parser
 import pytest
 
 from collage.compiler.candidates import has_what_profits
+from collage.compiler.survey import why_no_gain
 from collage.frontend import read_model
 from collage.graph import DataflowGraph, IndexSet, SubGraph
+from collage.measure.baselines import TargetBaseline
+from collage.options import CompileOptions
 from collage.target import Target
+from collage.toolchains import Availability
 
-TEXT = """<ir_version: 10, opset_import: ["": 20]> g (float[2, 4] x) => (float[2, 4] y) <float[4, 4] w> {
+TEXT = """<ir_version: 10, opset_import: ["": 20]> g (float[2, 256] x) => (float[2, 256] y) <float[256, 256] w, float[2, 256] a> {
   a = Tanh (x)
   b = MatMul (a, w)
   t = Transpose (b)
@@ -25,14 +32,14 @@ TEXT = """<ir_version: 10, opset_import: ["": 20]> g (float[2, 4] x) => (float[2
 def graph() -> DataflowGraph:
     proto = onnx.parser.parse_model(TEXT)
     del proto.graph.initializer[:]
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), "w"))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((256, 256), np.float32), "w"))
     return DataflowGraph(read_model(proto))
 
 
 @pytest.mark.parametrize(
     ("options", "alone"),
-    [("", True), (" -precision=bf16", True), (" -precision=int8-dynamic", True)]
-    + [(f" -precision={name}", False) for name in ("int8", "w8", "w4")],
+    [("", True), (" -precision=bf16", True)]
+    + [(f" -precision={name}", False) for name in ("int8", "int8-dynamic", "w8", "w4")],
 )
 def test_kernels_without_constant_weights_are_for_floats(graph: DataflowGraph, options: str, alone: bool) -> None:
     target = Target.parse(f"llvm -compiler=onnxruntime{options}")
@@ -41,3 +48,23 @@ def test_kernels_without_constant_weights_are_for_floats(graph: DataflowGraph, o
         has_weights = any(str(value.name) == "w" for value in node.inputs if value is not None)
         assert has_what_profits(kernel, target) == (alone or has_weights)
     assert has_what_profits(SubGraph(graph, IndexSet((1 << len(graph)) - 1)), target)
+
+
+@pytest.mark.parametrize(
+    ("precision", "seconds", "is_left_out"),
+    [("w8", 1.0, True), ("w8", 3.0, False), ("int8", 1.0, True), ("bf16", 1.0, False), ("w4", None, False)],
+)
+def test_targets_whose_products_take_no_time_are_left_out(
+    graph: DataflowGraph, precision: str, seconds: float | None, is_left_out: bool
+) -> None:
+    plain = Target.parse("llvm -compiler=onnxruntime")
+    products = [i for i, node in enumerate(graph.nodes) if any(value.name == "w" for value in node.inputs)]
+    rest = (100.0 - (seconds or 0.0)) / (len(graph) - len(products))
+    profile = (
+        {} if seconds is None else {i: seconds / len(products) if i in products else rest for i in range(len(graph))}
+    )
+    problem: Any = SimpleNamespace(graph=graph, options=CompileOptions(min_gain=0.02))
+    found = {plain: TargetBaseline(plain, Availability(True), profile=profile)}
+    reason = why_no_gain(problem, plain.with_options(precision=precision), found)
+    assert (reason is not None) == is_left_out
+    assert reason is None or "1.0%" in reason

@@ -85,7 +85,7 @@ def test_own_precision_comes_first_then_floats_then_bytes(asked: list[str]) -> N
 
 
 def test_what_is_left_out_says_why(asked: list[str]) -> None:
-    found = measured(MENU, why_not=lambda target: "no time" if target.is_reduced else None)
+    found = measured(MENU, why_not=lambda target, _: "no time" if target.is_reduced else None)
     assert asked == ["onnxruntime", "openvino", "llvm"]
     assert all((found[target].refusal == "no time") == target.is_reduced for target in MENU)
     assert not any(found[target].ranges for target in MENU if target.is_reduced)
@@ -104,7 +104,7 @@ def test_a_profile_of_other_nodes_or_of_no_time_is_none(steps: list[Step]) -> No
 
 
 def test_something_is_measured_however_late_it_is(asked: list[str]) -> None:
-    measured([MENU[3], MENU[5]], why_not=lambda _: "no time")
+    measured([MENU[3], MENU[5]], why_not=lambda *_: "no time")
     assert asked == ["openvino -precision=bf16"]
 
 

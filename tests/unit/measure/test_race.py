@@ -230,14 +230,11 @@ def test_what_is_far_slower_is_reported_by_fewer_rounds(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("seconds", "rounds"), [(0.02, 15), (0.2, 7)])
-def test_what_is_known_to_be_slower_is_reported_by_fewer_rounds_if_they_take_long(seconds: float, rounds: int) -> None:
-    single, other, near = (
-        len(each.rounds_s)
-        for each in run(
-            entry("single", seconds), entry("other", 1.2 * seconds), entry("near", 1.0005 * seconds)
-        ).standings
-    )
-    assert other == rounds and single == near == 15
+def test_only_what_the_gain_is_told_of_has_all_rounds_if_they_take_long(seconds: float, rounds: int) -> None:
+    baseline = Finalist("file", "file 0", {"seconds": 1.1 * seconds}, is_candidate=False)
+    entries = entry("single", seconds), entry("other", 1.2 * seconds), entry("near", 1.0005 * seconds), baseline
+    single, other, near, file = (len(each.rounds_s) for each in run(*entries).standings)
+    assert other == near == rounds and single == file == 15
 
 
 def test_a_choice_that_the_reporting_rounds_contradict_falls_back_to_the_best_single() -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from collage.toolchains._contract import Tensor
 
-__all__ = ["NARROW_BITS", "with_narrow_weights"]
+__all__ = ["NARROW_BITS", "profits", "with_narrow_weights"]
 
 NARROW_BITS = {"w8": 8, "w4": 4}
 """Values of the option ``precision``, with the bits of a weight."""
@@ -58,14 +58,14 @@ def with_narrow_weights(kernel: ir.Model, bits: int, *, dequantizes: bool = Fals
     Raises:
         Unsupported: There is no such product.
     """
-    if not any(_profits(node) for node in kernel.graph):
+    if not any(_is_narrowed(node) for node in kernel.graph):
         raise Unsupported(f"the kernel has no MatMul or Gemm of at most {_MOST_ROWS} rows with large constant weights")
     made = copy_model(kernel)
     if dequantizes and bits == 4:
         made, dequantizes = _with_blocks(made)
     names = NameSupply(reserved=[str(value.name) for value in values_of(made.graph) if value.name])
     names.reserve(node.name for node in made.graph.all_nodes() if node.name)
-    for node in [node for node in made.graph if _profits(node)]:
+    for node in [node for node in made.graph if _is_narrowed(node)]:
         if dequantizes and (bits == 8 or _summed(node) % _BLOCK[bits] == 0):
             _dequantize(made.graph, node, bits, names)
         else:
@@ -89,7 +89,8 @@ def _with_blocks(kernel: ir.Model) -> tuple[ir.Model, bool]:
         return kernel, False
 
 
-def _profits(node: ir.Node) -> bool:
+def profits(node: ir.Node) -> bool:
+    """Return True for a product of few rows with large constant weights in floats: it reads narrow ones."""
     if node.domain != "" or node.op_type not in ("MatMul", "Gemm") or stays_float(node) or len(node.inputs) < 2:
         return False
     x, weight = node.inputs[:2]
@@ -105,7 +106,11 @@ def _profits(node: ir.Node) -> bool:
         factors = [node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")]
         if factors != [1.0, 1.0] or node.attributes.get_int("transA", 0) != 0:
             return False
-    return rows <= _MOST_ROWS and bool(np.isfinite(tensor.numpy()).all())
+    return rows <= _MOST_ROWS
+
+
+def _is_narrowed(node: ir.Node) -> bool:
+    return profits(node) and bool(np.isfinite(_array(node.inputs[1])).all())
 
 
 def _is_transposed(node: ir.Node) -> bool:
