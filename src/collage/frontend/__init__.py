@@ -10,7 +10,14 @@ from collage.frontend._digest import model_digest
 from collage.frontend._given import check_given, with_lengths_of
 from collage.frontend._inferable import inferable
 from collage.frontend._inputs import FLOATS, RANKS, Floats, check_lengths, make_inputs
-from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs, kind_of
+from collage.frontend._interface import (
+    TensorSpec,
+    bind_dims,
+    describe_inputs,
+    describe_outputs,
+    has_telling_name,
+    kind_of,
+)
 from collage.frontend._lengths import (
     cut,
     dimension_name,
@@ -69,6 +76,7 @@ __all__ = [
     "forget_claims",
     "free_dimensions",
     "has_contrib_ops",
+    "has_telling_name",
     "in_opset",
     "infer_shapes",
     "inferable",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -13,7 +13,7 @@ from collage._errors import UsageError
 from collage.frontend._defaults import default_of
 from collage.frontend._expressions import evaluate, length_of_symbol, symbols_of
 
-__all__ = ["TensorSpec", "bind_dims", "describe_inputs", "describe_outputs", "is_list", "kind_of"]
+__all__ = ["TensorSpec", "bind_dims", "describe_inputs", "describe_outputs", "has_telling_name", "is_list", "kind_of"]
 
 Dim = int | str | None
 
@@ -22,8 +22,9 @@ _REPRESENTATIVE = (
     (re.compile(r"seq|len|time|token|frame", re.IGNORECASE), 128),
     (re.compile(r"height|width|^[hw]$", re.IGNORECASE), 224),
     (re.compile(r"node|edge|vert|point|atom", re.IGNORECASE), 128),
+    (re.compile(r"batch|chan|feat|hidden|embed|head|layer", re.IGNORECASE), 1),
 )
-"""Lengths of dimensions by patterns of their names. The first match counts. Other names, such as a batch, are 1."""
+"""Lengths of dimensions by patterns of their names. The first match counts. Of other names, the place decides."""
 
 _MOST_EXTRA = 64
 """Most steps by which a symbol is lengthened so that expressions of it become lengths."""
@@ -31,6 +32,9 @@ _MOST_EXTRA = 64
 _MATRIX_RANK = 2
 _IMAGE_RANK = 4
 _IMAGE_SIZE = 224
+_MOST_COLOURS = 4
+_SEQUENCE = 128
+_VOLUME_SIZE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +77,10 @@ def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[st
 
     A symbol takes its value from ``dims``; an anonymous dimension is called ``input[axis]`` there. A dimension that is
     not in ``dims`` has the length that it has in the default of an input. Other lengths are chosen by name: lengths of
-    sequences, nodes, edges and points are 128, heights and widths 224, lengths of the past 0, and everything else,
-    batches above all, 1. Anonymous spatial dimensions of a rank-4 input, [N, C, H, W], are 224. Expressions of symbols,
-    as exporters write them (``past + seq``, ``s0 - 1``), follow from their parts.
+    sequences, nodes, edges and points are 128, heights and widths 224, lengths of the past 0, batches and channels 1. If a
+    name tells nothing, as those of exporters (``s0``, ``unk__1``), the place decides: batches come first, images have sides
+    of 224, volumes of 32, and other dimensions are 128. Expressions of symbols, as exporters write them (``past + seq``,
+    ``s0 - 1``), follow from their parts.
 
     Args:
         model: Any model.
@@ -143,9 +148,15 @@ def _representative(specs: Iterable[TensorSpec], given: Mapping[str, int]) -> di
 
     Symbols of expressions that would be negative, or no whole number, are made longer until all expressions are at least 1.
     """
-    written = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
+    places: dict[str, int] = {}
+    for spec in specs:
+        for axis, dim in enumerate(spec.shape or ()):
+            if isinstance(dim, str):
+                places.setdefault(dim, _by_place(spec.shape or (), axis))
+    written = places.keys()
     expressions = [dim for dim in sorted(written) if dim not in given and symbols_of(dim) != (dim,)]
-    lengths = {name: _chosen(name) for dim in written for name in symbols_of(dim)} | dict(given)
+    chosen = {name: _chosen(name, places.get(name, 1)) for dim in written for name in symbols_of(dim)}
+    lengths = chosen | dict(given)
     for symbol, length in [
         found for dim in sorted(written) if dim in given if (found := length_of_symbol(dim, given[dim]))
     ]:
@@ -155,7 +166,7 @@ def _representative(specs: Iterable[TensorSpec], given: Mapping[str, int]) -> di
         open_ = {name for dim in short for name in symbols_of(dim)} - given.keys()
         if not open_:
             break
-        lengths |= {name: _chosen(name) + extra for name in open_}
+        lengths |= {name: chosen[name] + extra for name in open_}
     return lengths
 
 
@@ -164,8 +175,32 @@ def _fits(dim: str, lengths: Mapping[str, int]) -> bool:
     return value is not None and (value > 0 or not all(lengths[name] for name in symbols_of(dim)))
 
 
-def _chosen(name: str) -> int:
-    return next((value for pattern, value in _REPRESENTATIVE if pattern.search(name)), 1)
+def has_telling_name(name: str) -> bool:
+    """Return True if the length of a free dimension is chosen by its name, see ``bind_dims``."""
+    return "[" not in name and any(pattern.search(name) for pattern, _ in _REPRESENTATIVE)
+
+
+def _chosen(name: str, otherwise: int) -> int:
+    return next((value for pattern, value in _REPRESENTATIVE if pattern.search(name)), otherwise)
+
+
+def _by_place(shape: Sequence[Dim], axis: int) -> int:
+    """Return the length of a dimension without a telling name, by its place among others."""
+    first, rank = shape[0], len(shape)
+    # With several layers or directions first, batches come next.
+    batch = 1 if isinstance(first, int) and first > 1 else 0
+    if axis <= batch or rank < _MATRIX_RANK:
+        return 1
+    if rank > _IMAGE_RANK:
+        return 1 if axis == 1 else _VOLUME_SIZE
+    if rank < _IMAGE_RANK:
+        return _SEQUENCE
+    last = shape[-1]
+    if isinstance(last, int) and last <= _MOST_COLOURS:
+        return _IMAGE_SIZE
+    if axis == 1:
+        return 1
+    return _SEQUENCE if isinstance(last, int) else _IMAGE_SIZE
 
 
 def _spec(value: ir.Value) -> TensorSpec:
@@ -214,8 +249,7 @@ def _bind(spec: TensorSpec, axis: int, dim: Dim, lengths: Mapping[str, int]) -> 
     if isinstance(dim, int):
         return dim
     if dim is None:
-        spatial = len(spec.shape or ()) == _IMAGE_RANK and axis >= _IMAGE_RANK - 2
-        return lengths.get(f"{spec.name}[{axis}]", _IMAGE_SIZE if spatial else 1)
+        return lengths.get(f"{spec.name}[{axis}]", _by_place(spec.shape or (), axis))
     if dim in lengths:
         return lengths[dim]
     return evaluate(dim, lengths.__getitem__) or 0

@@ -11,14 +11,15 @@ from typing import Any
 
 import onnx_ir as ir
 
-from collage.frontend import Lengths, describe_inputs, dimension_name, free_dimensions
+from collage.frontend import Lengths, describe_inputs, dimension_name, free_dimensions, has_telling_name
 from collage.graph import constant_tensor
 from collage.measure.reference_run import MadeUp, UntakenInputs, capture_made_up
 from collage.measure.session import MeasureSession
 
 __all__ = ["capture_at_some_lengths", "lengths_of_weights", "other_guesses"]
 
-_GUESSES = (256, 512, 1024, 64, 16, 4096, 16000, 2)
+_GUESSES = (256, 80, 512, 1024, 128, 64, 40, 16, 257, 4096, 16000, 32, 2)
+"""Windows of samples and counts of tokens. 80, 128, 64 and 40 are usual bands of speech, 257 are those of 512 samples."""
 _MOST_GUESSING_S = 20.0
 _MATRIX = 2
 _SAME_AXES = frozenset(("Cast", "Identity", "Relu", "Sigmoid", "Tanh", "Clip", "Abs", "Neg", "Dropout"))
@@ -61,7 +62,7 @@ def capture_at_some_lengths(
 def other_guesses(model: ir.Model, dims: Collection[str], given: Collection[str]) -> Iterator[dict[str, int]]:
     """Yield lengths of free dimensions to try: those that weights demand, then lengths for one dimension and for all.
 
-    Batches stay as they are.
+    Others stay as they are or, if their names tell nothing, are 1. Batches stay as they are.
 
     Args:
         model: Any model.
@@ -78,12 +79,16 @@ def other_guesses(model: ir.Model, dims: Collection[str], given: Collection[str]
     demanded = {name: length for name, length in lengths_of_weights(model).items() if name in usual}
     if demanded:
         yield demanded
+    small = {name: 1 for name in names if not has_telling_name(name)} | demanded
+    if small != {name: usual[name] for name in small} and small != demanded:
+        yield small
     for length in _GUESSES:
-        # One by one first: as few as possible are not as usual, and tensors stay small.
-        for chosen in dict.fromkeys([*((name,) for name in names), tuple(names)]):
-            guess = {name: length for name in chosen if usual[name] != length}
-            if guess:
-                yield {**demanded, **guess}
+        for others in (demanded, small) if small != demanded else (demanded,):
+            # One by one first: as few as possible are not as usual, and tensors stay small.
+            for chosen in dict.fromkeys([*((name,) for name in names), tuple(names)]):
+                guess = {name: length for name in chosen if others.get(name, usual[name]) != length}
+                if guess:
+                    yield {**others, **guess}
 
 
 def lengths_of_weights(model: ir.Model) -> dict[str, int]:

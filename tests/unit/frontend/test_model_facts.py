@@ -132,6 +132,35 @@ def test_dimensions_are_bound_by_value_name_and_rank():
     }
 
 
+@pytest.mark.parametrize(
+    ("shape", "lengths"),
+    [
+        (["s0", 3, "s1", "s2"], (1, 3, 224, 224)),
+        (["unk__1", "unk__2", "unk__3", 3], (1, 224, 224, 3)),
+        (["p2o.DynamicDimension.0", 3, 48, "p2o.DynamicDimension.1"], (1, 3, 48, 224)),
+        (["N", "C", "H", "W"], (1, 1, 224, 224)),
+        (["s0", 8, "s1", 64], (1, 8, 128, 64)),
+        (["s0", 3, "s1", "s2", "s3"], (1, 3, 32, 32, 32)),
+        (["s0", "s1"], (1, 128)),
+        ([None, None, 80], (1, 128, 80)),
+        ([1, None], (1, 128)),
+        ([2, None, 128], (2, 1, 128)),
+        (["s0"], (1,)),
+        ([2, "s0", "batch"], (2, 1, 1)),
+    ],
+)
+def test_the_place_of_a_dimension_decides_if_its_name_tells_nothing(shape, lengths):
+    model = ir.from_onnx_text('<ir_version: 9, opset_import: ["": 17]> g (float[1] x) => (float[m] z) { z = Relu (x) }')
+    model.graph.inputs[0].shape = ir.Shape(shape)
+    assert bind_dims(model) == {"x": lengths}
+
+
+def test_the_first_place_of_a_symbol_decides():
+    text = "(int64[s0, s1] ids, float[s0, 1, s1, s1] mask) => (float[m] z) { z = Relu (mask) }"
+    model = ir.from_onnx_text(f'<ir_version: 9, opset_import: ["": 17]> g {text}')
+    assert bind_dims(model) == {"ids": (1, 128), "mask": (1, 1, 128, 128)}
+
+
 def test_inputs_are_plausible_and_repeatable():
     model = read_model(weighted())
     inputs = make_inputs(model, seed=3, dims={"batch": 4, "seq": 100})
