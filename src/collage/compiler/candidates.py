@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from collage._errors import NothingCanRun
 from collage.byoc import greedy_kernels, greedy_rest
-from collage.compiler.precision_sensitivity import has_only_narrow_products, profits
+from collage.compiler.precision_sensitivity import changes_products_alone, profits
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.fusion import (
@@ -144,7 +144,7 @@ def may_have(survey: Survey, sub_graph: SubGraph, target: Target) -> bool:
 
 def has_what_profits(sub_graph: SubGraph, target: Target) -> bool:
     """Return False for kernels of 8 bits or narrow weights without a product of constant weights, which stay in floats."""
-    return not has_only_narrow_products(target) or any(profits(node, target) for node in sub_graph.nodes)
+    return not changes_products_alone(target) or any(profits(node, target) for node in sub_graph.nodes)
 
 
 def joined_neighbors(survey: Survey, cover: Sequence[CandidateKernel]) -> list[CandidateKernel]:

@@ -61,7 +61,6 @@ def plans_by_cuts(
     survey, costs, precision = lab.survey, lab.costs, lab.survey.precision
     if precision is None or survey.problem.placement is not None:
         return []
-
     spec_of = {candidate.target: candidate.spec for candidate in index}
     below_s = (1 - survey.problem.options.min_gain) * _fastest_s(lab, precision, keeps)
     pairs = (pair for pair in _hopeful_pairs(survey, spec_of, below_s=below_s) if _is_fine(survey, pair[0], keeps))
@@ -107,6 +106,8 @@ def _fastest_s(lab: Lab, precision: Precision, keeps: Callable[[Plan], bool]) ->
         if target.is_reduced and found.whole.ok and found.whole.time is not None and survey.is_right(found.whole)
     ]
     for seconds, _, plan in sorted(wholes, key=lambda each: each[:2]):
+        if survey.problem.options.time_budget_s is not None and lab.costs.search_s_left <= 0:
+            break
         if keeps(plan) and judge_plan(survey.problem, lab.session, precision, plan).reason is None:
             return seconds
     return math.inf

@@ -38,8 +38,8 @@ __all__ = [
     "EXEMPT",
     "FLOATS",
     "add_variants",
+    "changes_products_alone",
     "expected_exempt",
-    "has_only_narrow_products",
     "is_product",
     "keep_unbounded_in_float",
     "profits",
@@ -306,7 +306,7 @@ def is_product(node: ir.Node) -> bool:
     return weights is not None and constant_tensor(weights) is not None
 
 
-def has_only_narrow_products(target: Target) -> bool:
+def changes_products_alone(target: Target) -> bool:
     """Return True for targets of 8 bits or narrow weights, which compute in floats what has no product of constant weights."""
     return target.is_calibrated or target.option("precision") in (_DYNAMIC, *narrow_weights.NARROW_BITS)
 

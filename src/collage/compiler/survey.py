@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from collage.compiler.assumptions import assumed_lengths
-from collage.compiler.precision_sensitivity import EXEMPT, has_only_narrow_products, keep_unbounded_in_float, profits
+from collage.compiler.precision_sensitivity import EXEMPT, changes_products_alone, keep_unbounded_in_float, profits
 from collage.compiler.precision_session import Precision, open_precision
 from collage.compiler.preparation import Preparation, PreparationDiffers, Verdict, find_guilty
 from collage.compiler.problem import Problem
@@ -191,7 +191,8 @@ def baselines_of(problem: Problem, targets: Sequence[Target], session: MeasureSe
         has_time = problem.comparison_plan.left_s > share * (problem.time_budget_s or 0.0)
         if target.is_reduced and not has_time:
             return LATE
-        return why_no_gain(problem, target, found) if problem.options.time_decides else None
+        looks_for_gain = problem.options.time_decides and not problem.options.proves
+        return why_no_gain(problem, target, found) if looks_for_gain else None
 
     estimator = MeasuringCostEstimator(session, weight_bytes(problem.model))
     if not problem.graph.kernel_call_bits:
@@ -218,7 +219,7 @@ def why_no_gain(problem: Problem, target: Target, found: Baselines) -> str | Non
 
     In floats, all that it computes otherwise takes less than the smallest gain that is looked for.
     """
-    if not has_only_narrow_products(target) or (precision := target.option("precision")) is None:
+    if not changes_products_alone(target) or (precision := target.option("precision")) is None:
         return None
     plain = next((t for t in found if t.with_options(precision=precision) == target), None)
     profile = {} if plain is None else found[plain].profile
