@@ -51,7 +51,7 @@ def detector() -> onnx.ModelProto:
         return onnx.parser.parse_graph(text)
 
     weights = {
-        "filter": random.standard_normal((4, 1, 48)).astype("f") / 4,
+        "filter": random.standard_normal((4, 1, 160)).astype("f") / 8,
         "W": random.standard_normal((1, 16, 4)).astype("f") / 2,
         "R": random.standard_normal((1, 16, 4)).astype("f") / 2,
         "last": random.standard_normal((4, 1)).astype("f"),
@@ -106,7 +106,7 @@ def test_a_detector_with_nameless_lengths_needs_no_option_and_keeps_its_state() 
     assert any("--dim 'input[1]=LENGTH'" in note for note in exe.report.warnings)
     random = np.random.default_rng(1)
     for batch, rate in ((1, 16000), (3, 8000)):
-        windows = [random.standard_normal((batch, 96)).astype("f") for _ in range(3)]
+        windows = [random.standard_normal((batch, 256)).astype("f") for _ in range(3)]
         stream(exe, model.SerializeToString(), windows, {"sr": np.array(rate)})
 
 
