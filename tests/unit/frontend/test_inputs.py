@@ -69,7 +69,11 @@ def test_indices_of_both_ends_of_edges_lie_among_all_nodes() -> None:
     [
         ("(float[2,3] x, int64[3] s) => (float[a,b,c] y) { y = Reshape (x, s) }", "s", [1, 1, -1]),
         ("(float[1,3,8,4] x, int64[4] s) => (float[a,b,c,d] y) { y = Resize (x, , , s) }", "s", [1, 3, 8, 4]),
-        ("(float[1,3,8,n] x, int64[2] s) => (float[a,b,c,d] y) { y = Resize <axes = [3, 1]> (x, , , s) }", "s", [224, 3]),
+        (
+            "(float[1,3,8,n] x, int64[2] s) => (float[a,b,c,d] y) { y = Resize <axes = [3, 1]> (x, , , s) }",
+            "s",
+            [224, 3],
+        ),
         ("(float[5,2] x, int64[2] s) => (float[5,2] y) { y = ReverseSequence (x, s) }", "s", [5, 5]),
         (
             "(float[2,5] x, int64[2] s) => (float[2,5] y) { y = ReverseSequence <time_axis = 1, batch_axis = 0> (x, s) }",
