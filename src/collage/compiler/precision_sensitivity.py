@@ -111,8 +111,13 @@ def add_variants(
     if told is None:
         first()
         session.say("finding the operators that lose most in 8 bits")
+        nodes = problem.graph.nodes
+        unit_of = {str(nodes[place].name): unit for unit, bits in enumerate(units) for place in iterate_bits(bits)}
         try:
-            told = _levels(precision, problem, session, units, is_far=is_far)
+            with RoundedRuns(problem.model, unit_of, len(units), session.workspace) as rounded:
+                told = _levels(rounded, len(units), precision, problem, session.say, is_far=is_far)
+        except Unsupported:  # Nothing profits.
+            told = ()
         except ToolchainError as error:
             precision.is_cut_short = problem.options.time_budget_s is not None
             session.say(f"the most sensitive operators are not known: {error}")
@@ -179,39 +184,21 @@ def units_of(problem: Problem) -> list[int]:
 
 
 def _levels(
+    rounded: RoundedRuns,
+    count: int,
     precision: Precision,
     problem: Problem,
-    session: MeasureSession,
-    units: Sequence[int],
+    say: Callable[[str], None],
     *,
     is_far: bool,
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the fewest most sensitive units that have to stay in float32, and twice as many.
+    """Return the fewest most sensitive of all units that have to stay in float32, and twice as many.
 
     Nothing if half of all units do not do, or none have to, unless it is known that the whole model is too far off.
 
     Raises:
         ToolchainError: A process failed, or half of the time that a time budget leaves does not suffice.
     """
-    nodes = problem.graph.nodes
-    unit_of = {str(nodes[place].name): unit for unit, bits in enumerate(units) for place in iterate_bits(bits)}
-    try:
-        made = RoundedRuns(problem.model, unit_of, len(units), session.workspace)
-    except Unsupported:  # Nothing profits.
-        return ()
-    with made as rounded:
-        return _levels_by(rounded, precision, problem, session, len(units), is_far=is_far)
-
-
-def _levels_by(
-    rounded: RoundedRuns,
-    precision: Precision,
-    problem: Problem,
-    session: MeasureSession,
-    count: int,
-    *,
-    is_far: bool,
-) -> tuple[tuple[int, ...], ...]:
     has_numbers = any(output.dtype is not ir.DataType.STRING for output in problem.model.graph.outputs)
     metric = find_metric("snr" if has_numbers else MAX_ERROR)
     least_left_s, runs, began = problem.comparison_plan.left_s / 2, itertools.count(), time.monotonic()
@@ -237,7 +224,7 @@ def _levels_by(
     whole = verdict(range(count))
     if not is_far and whole.reason is None:
         return ()
-    noise_of = ranked_units(count, noise, session.say)
+    noise_of = ranked_units(count, noise, say)
     order, share = list(noise_of), min(_share_allowed(limit, whole) for limit in precision.limits)
     exempt = min(expected_exempt(list(noise_of.values()), share), max(1, count // 2))
     while exempt <= count // 2:

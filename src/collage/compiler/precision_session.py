@@ -61,7 +61,6 @@ _MOST_LENGTHS = 4
 _MADE_UP = Split(tuple(range(8)), tuple(range(8, 24)), tuple(range(24, 64)))
 _RANGES: FactKind[Ranges] = FactKind("ranges", Ranges)
 _MADE_UP_SEED = 1000
-_GIVEN = "the inputs given"
 _KEEP_EVERY = 8
 _MOST_WATCHED = 8
 """Judging samples on which elements outside the calibrated ranges are counted."""
@@ -289,7 +288,7 @@ def open_precision(
     except ToolchainError as error:
         if options.data is not None:
             raise UsageError(f"the model cannot be run on {data.read(split.judge[0]).name}: {error}") from error
-    found = Precision(data, split, judge, limits, options.data is None and data.how != _GIVEN)
+    found = Precision(data, split, judge, limits, options.data is None and data.count > 1)  # One is the inputs given.
     session.say("; ".join(found.assumptions()))
     if needs_ranges(problem.menu):
         _calibrate(found, problem, session, prepared)
@@ -325,7 +324,7 @@ def _made_up(problem: Problem, made: MadeUp) -> tuple[CalibrationData, Split]:
     told = f"made up, seed {options.seed}, {made.floats}, {[(p.dims, p.weight) for p in profiles]}, {given}"
     names = {str(value.name) for value in model.graph.inputs}
     if names <= set(options.inputs):  # All is given: there is one sample, and it does everything.
-        return CalibrationData(1, told, False, read, _GIVEN), split_samples(1)
+        return CalibrationData(1, told, False, read, "the inputs given"), split_samples(1)
     count = len(_MADE_UP.calibrate) + len(_MADE_UP.choose) + len(_MADE_UP.judge)
     return CalibrationData(count, told, False, read, "made-up inputs"), _MADE_UP
 
