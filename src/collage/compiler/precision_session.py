@@ -35,13 +35,14 @@ from collage.calibration import (
     least_samples,
     mean_axes,
     open_data,
+    put_values,
     runs_worker,
     share_outside,
     split_samples,
 )
 from collage.compiler.problem import Problem
 from collage.database import FactKind
-from collage.frontend import model_digest, shape_profiles
+from collage.frontend import model_digest, shape_profiles, similar_inputs
 from collage.measure.reference_run import MadeUp, inputs_at
 from collage.measure.session import MeasureSession
 from collage.numerics.judge import REDUCED_TOLERANCE
@@ -50,9 +51,21 @@ from collage.target import Target
 from collage.workers.machine_lock import build_lock
 from collage.workers.worker import Worker
 
-__all__ = ["MAX_ERROR", "Limit", "Precision", "Verdict", "needs_ranges", "open_precision", "with_data", "with_limits"]
+__all__ = [
+    "MADE_UP",
+    "MAX_ERROR",
+    "Limit",
+    "Precision",
+    "Verdict",
+    "needs_ranges",
+    "open_precision",
+    "with_data",
+    "with_limits",
+]
 
 MAX_ERROR = "max-error"
+MADE_UP = "made-up inputs"
+"""Origin of samples that resemble nothing that the user gave."""
 PREPARED_FILE = "prepared.onnx"
 
 # Every kernel is timed at each length of the samples, and each may get a plan of its own. Samples of more lengths say which one
@@ -62,6 +75,7 @@ _MADE_UP = Split(tuple(range(8)), tuple(range(8, 24)), tuple(range(24, 64)))
 _RANGES: FactKind[Ranges] = FactKind("ranges", Ranges)
 _MADE_UP_SEED = 1000
 _KEEP_EVERY = 8
+_RUN_S = 180.0
 _MOST_WATCHED = 8
 """Judging samples on which elements outside the calibrated ranges are counted."""
 
@@ -271,15 +285,20 @@ def open_precision(
     if not any(target.is_reduced for target in problem.menu) or not problem.options.allows_reduced or made is None:
         return None
     options, folder = problem.options, session.workspace / "judging"
-    data, split = (options.data, split_samples(options.data.count)) if options.data else _made_up(problem, made)
+    prepared = session.workspace / PREPARED_FILE
+    ir.save(problem.model, prepared)
+    original_worker = runs_worker(original or prepared, watches=False)
+    if options.data is not None:
+        data, split = options.data, split_samples(options.data.count)
+    else:
+        data, split = _made_up(problem, made)
+        if options.inputs and not _is_taken(data.read(split.choose[0]), original_worker, folder):
+            data, split = _as_given(problem)
     limits = _limits(options, data)
     metrics = {limit.metric.name: limit.metric for limit in limits}
     metrics.setdefault(MAX_ERROR, find_metric(MAX_ERROR))
     if options.metric is not None:
         metrics.setdefault(options.metric, find_metric(options.metric, data.has_labels))
-    prepared = session.workspace / PREPARED_FILE
-    ir.save(problem.model, prepared)
-    original_worker = runs_worker(original or prepared, watches=False)
     judge = Judge(data, original_worker, list(metrics.values()), folder, lambda: problem.comparison_plan.left_s)
     stack.callback(judge.close)
     judge.find_functions()
@@ -312,21 +331,47 @@ def _limits(options: CompileOptions, data: CalibrationData) -> tuple[Limit, ...]
 
 
 def _made_up(problem: Problem, made: MadeUp) -> tuple[CalibrationData, Split]:
-    """Return samples like the inputs that were made up; those that judge have seeds that nothing else met."""
+    """Return samples like the inputs that were made up or given; those that judge have seeds that nothing else met.
+
+    The first one that judges holds the given inputs as they are, all others variations of these.
+    """
     model, options = problem.model, problem.options
     profiles = shape_profiles(options.dims)
 
     def read(index: int) -> Sample:
-        make, dims = made.reseeded(options.seed + _MADE_UP_SEED + index), profiles[index % len(profiles)].dims
-        return Sample(f"made-up inputs {index}", inputs_at(model, make, options.inputs, dims))
+        seed = options.seed + _MADE_UP_SEED + index
+        make, dims = made.reseeded(seed), profiles[index % len(profiles)].dims
+        given = options.inputs if index == _MADE_UP.judge[0] else similar_inputs(model, options.inputs, seed)
+        return Sample(f"made-up inputs {index}", inputs_at(model, make, given, dims))
 
-    given = {name: _digest(value) for name, value in sorted(options.inputs.items())}
-    told = f"made up, seed {options.seed}, {made.floats}, {[(p.dims, p.weight) for p in profiles]}, {given}"
-    names = {str(value.name) for value in model.graph.inputs}
-    if names <= set(options.inputs):  # All is given: there is one sample, and it does everything.
-        return CalibrationData(1, told, False, read, "the inputs given"), split_samples(1)
+    is_all_given = {str(value.name) for value in model.graph.inputs} <= set(options.inputs)
+    if is_all_given and _digests(similar_inputs(model, options.inputs, options.seed)) == _digests(options.inputs):
+        return _as_given(problem)
+    told = f"made up, seed {options.seed}, {made.floats}, {[(p.dims, p.weight) for p in profiles]}"
     count = len(_MADE_UP.calibrate) + len(_MADE_UP.choose) + len(_MADE_UP.judge)
-    return CalibrationData(count, told, False, read, "made-up inputs"), _MADE_UP
+    origin = "variations of the inputs given" if options.inputs else MADE_UP
+    return CalibrationData(count, f"{told}, {_digests(options.inputs)}", False, read, origin), _MADE_UP
+
+
+def _as_given(problem: Problem) -> tuple[CalibrationData, Split]:
+    """Return the inputs given as the only sample, which does everything."""
+    given = problem.options.inputs
+    sample = Sample("the inputs given", given)
+    return CalibrationData(1, str(_digests(given)), False, lambda _: sample, sample.name), split_samples(1)
+
+
+def _is_taken(sample: Sample, original: Worker, folder: Path) -> bool:
+    """Return True if the original model runs on a sample."""
+    asked = put_values(folder / "asked_0", sample.feeds).folder
+    try:
+        original.call("answer", _RUN_S, values=[str(asked)], into=[str(folder / "answer_0")])
+    except ToolchainError:
+        return False
+    return True
+
+
+def _digests(inputs: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _digest(value) for name, value in sorted(inputs.items())}
 
 
 def _digest(value: Any) -> str:

@@ -39,6 +39,7 @@ from collage.frontend._read import as_onnx, read_model
 from collage.frontend._sandbox import infer_shapes
 from collage.frontend._separate import separate_lengths
 from collage.frontend._shape_profiles import Lengths, lengths_as_json, lengths_from_json, shape_profiles
+from collage.frontend._similar import similar_inputs
 from collage.frontend._weights import WEIGHTS_FILE, place_weights, place_weights_once
 from collage.frontend.contrib_ops import has_contrib_ops, is_contributed, opset_to_write_in, standard_form
 
@@ -101,6 +102,7 @@ __all__ = [
     "separate_lengths",
     "shape_misfit",
     "shape_profiles",
+    "similar_inputs",
     "single_lengths",
     "skeleton",
     "standard_form",
