@@ -206,3 +206,32 @@ def test_long_rows_keep_their_digits(tmp_path: Path) -> None:
 def test_before_operator_set_13_several_axes_are_one_row(tmp_path: Path) -> None:
     model = model_of([helper.make_node("Softmax", ["x"], ["y"])], ["n", 3, 25], opset=11)
     check(model, loaded(model, tmp_path), *random_arrays(["n", 3, 25], (2,)))
+
+
+def bound_in_places(*lengths: int | None) -> list[Any]:
+    """Return what variables are bound to where the indices of a row are computed; a length of None is free."""
+    import tvm_ffi
+    from tvm import tirx
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.tirx.script.builder import ir as build
+
+    with IRBuilder() as builder, build.prim_func(s_tir=True, private=True):
+        build.func_name("places")
+        free = build.arg("n", tirx.Var("n", "int64"))
+        output = build.arg("output", build.buffer((len(lengths),), "int64"))
+        with build.serial(free * 4) as row:
+            for i, place in enumerate(products.place_of(row, [free if n is None else n for n in lengths])):
+                build.buffer_store(output, place, [i])
+    found: list[Any] = []
+    tvm_ffi.structural_walk(builder.get().body, (tirx.Bind, lambda bind: found.append(bind.value)))
+    return found
+
+
+def test_tvm_does_not_see_through_places_that_free_lengths_divide() -> None:
+    from tvm import tirx
+
+    def is_quotient(value: Any) -> bool:
+        return isinstance(value, tirx.FloorDiv | tirx.FloorMod)
+
+    assert not any(map(is_quotient, bound_in_places(2, None, None)))
+    assert any(map(is_quotient, bound_in_places(2, 3, 4)))

@@ -189,7 +189,7 @@ class MatrixLoops:
 
     def _write_one(self, matrix: Sequence[Any], row: Any, column: Any) -> None:
         """Compute one element."""
-        total = build.alloc_buffer((i64(1),), "float32", scope="local", layout=None)
+        total = build.alloc_buffer((i64(1),), "float32", layout=None)
         build.buffer_store(total, f32(0.0), [0])
         left, right = self._operands(matrix)
         with build.serial(i64(self._product.depth)) as k:
@@ -231,7 +231,7 @@ class MatrixLoops:
         left, right = self._operands(matrix)
         left = left if rows_of is None else rows_of
         # In a buffer, since of an expression for each row TVM makes one that tells how much of the input they read together.
-        places = build.alloc_buffer((i64(product.tile.rows),), "int64", scope="local", layout=None)
+        places = build.alloc_buffer((i64(product.tile.rows),), "int64", layout=None)
         for i in range(product.tile.rows):
             build.buffer_store(places, tirx.min(row + i, rows - 1), [i])
         with (

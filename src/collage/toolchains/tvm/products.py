@@ -322,7 +322,7 @@ class _Loops:
         """Add up a tile in registers, and return a buffer with the sums of its rows."""
         product, depth = self._product, self._product.depth
         # In a buffer, since of an expression for each row TVM makes one that tells how much of the input they read together.
-        places = build.alloc_buffer((i64(product.tile.rows),), "int64", scope="local", layout=None)
+        places = build.alloc_buffer((i64(product.tile.rows),), "int64", layout=None)
         for i in range(product.tile.rows):
             build.buffer_store(places, self._begin_of(tirx.min(row + i, self._count - 1)), [i])
 
@@ -334,7 +334,7 @@ class _Loops:
             with build.serial(i64(count)) as k:
                 each(add)
 
-        with sums_of_tile(product.tile, is_on_stack=isinstance(math.prod(product.lengths), int)) as (each, kept):
+        with sums_of_tile(product.tile) as (each, kept):
             if not product.windows:
                 multiply(i64(0), i64(0), depth)
                 return kept
@@ -383,19 +383,18 @@ class _Loops:
 
 
 @contextlib.contextmanager
-def sums_of_tile(tile: Tile, *, is_on_stack: bool = False) -> Iterator[tuple[Each, Any]]:
+def sums_of_tile(tile: Tile) -> Iterator[tuple[Each, Any]]:
     """Keep the sums of a tile in registers, from zero on, for as long as the context lasts.
 
     Args:
         tile: The tile.
-        is_on_stack: Each task need not allocate memory for the sums. With free lengths, that was not measured.
 
     Yields:
         A function that writes a statement for each vector of the tile, and a buffer that has all sums afterwards, row by row.
     """
     panel = i64(tile.panel)
-    scope = "global" if is_on_stack else "local"  # TVM has small buffers of the first kind alone on the stack.
-    sums = [build.alloc_buffer((panel,), "float32", scope=scope, layout=None) for _ in range(tile.rows)]
+    # Not of the scope "local": TVM has small buffers of the scope "global" alone on the stack, where they become registers.
+    sums = [build.alloc_buffer((panel,), "float32", layout=None) for _ in range(tile.rows)]
     kept = build.alloc_buffer((i64(tile.rows), panel), "float32", layout=None)
 
     def each(do: Callable[[int, Any, Any], None]) -> None:
@@ -411,12 +410,24 @@ def sums_of_tile(tile: Tile, *, is_on_stack: bool = False) -> Iterator[tuple[Eac
 
 def place_of(row: Any, lengths: Sequence[Length]) -> list[Any]:
     """Return the indices of a row."""
+    bind = build.bind if all(isinstance(length, int) for length in lengths[1:]) else _kept
     place: list[Any] = []
     for length in reversed(lengths[1:]):
-        row = build.bind(row)
-        place.insert(0, build.bind(row % length))
+        row = bind(row)
+        place.insert(0, bind(row % length))
         row = row // length
-    return [build.bind(row), *place]
+    return [bind(row), *place]
+
+
+def _kept(value: Any) -> Any:
+    """Return a variable with an integer that TVM does not see through.
+
+    TVM puts what a variable is bound to in its place wherever it simplifies, so that an index of several quotients by free
+    lengths becomes an expression of thousands of terms.
+    """
+    place = build.alloc_buffer((i64(1),), "int64", layout=None)
+    build.buffer_store(place, value, [0])
+    return build.bind(place[0])
 
 
 def _bound(length: Length) -> Length:

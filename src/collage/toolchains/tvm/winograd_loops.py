@@ -23,6 +23,7 @@ from tvm.tirx.script.builder import ir as build
 
 from collage.toolchains.tvm.lengths import Length, ceil_div, f32, i64
 from collage.toolchains.tvm.nests import Epilogue
+from collage.toolchains.tvm.products import place_of
 from collage.toolchains.tvm.winograd_transforms import Transforms, transforms
 
 __all__ = ["Blocking", "Convolution", "packed_weight", "write_loops"]
@@ -216,10 +217,8 @@ class _Loops:
 
     def _place_of(self, tile: Any) -> tuple[Any, Any, Any]:
         """Return the sample of a tile, and its first row and column of outputs."""
-        down, across = self._conv.grid(self._blocking.outputs)
-        within = build.bind(tile % (down * across))
-        m = self._blocking.outputs
-        return build.bind(tile // (down * across)), build.bind(within // across * m), build.bind(within % across * m)
+        sample, row, column = place_of(tile, [self._conv.samples, *self._conv.grid(self._blocking.outputs)])
+        return sample, row * self._blocking.outputs, column * self._blocking.outputs
 
     def _transform_tile(self, tile: Any, place: Any, transformed: Any, scratch: Any) -> None:
         """Transform one tile of all channels to the given place, a vector of channels at a time."""
