@@ -113,6 +113,7 @@ class KeptArtefact:
                 part.search,
                 None if part.rival is None else part.rival.digest,
                 None if part.plan is None else part.plan.to_json(),
+                sorted(part.refused),
             ],
             "tuned": tuned_digest(database) if options.use_tuned else None,
         }

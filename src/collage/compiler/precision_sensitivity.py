@@ -164,7 +164,7 @@ def _is_hopeful(precision: Precision, problem: Problem, baselines: Baselines, ta
         for other, found in baselines.items()
         if found.whole.time is not None and not other.is_calibrated and (found.whole.error or 0.0) <= budget
     ]
-    return whole.time.median_s < min(others, default=math.inf)
+    return whole.time.median_s < (1 - problem.options.min_gain) * min(others, default=math.inf)
 
 
 def _is_far(problem: Problem, baselines: Baselines, target: Target) -> bool:

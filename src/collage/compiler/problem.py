@@ -50,12 +50,14 @@ class Part:
         rival: The plan to beat, in place of the original file; None for the first compilation.
         plan: The plan of an earlier part at other lengths. Its kernels are all candidates beside single targets, if they fit.
             None has the fusion rules propose candidates.
+        refused: Targets that missed the limits on accuracy in the first compilation, and are not tried again.
     """
 
     budget: float = 1.0
     search: float = 1.0
     rival: Rival | None = None
     plan: PlanFile | None = None
+    refused: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from collage.plan_file import PlanFile, PlanFileKernel
 from collage.report import SpecialisedRow
 from collage.runtime import Executable, Port
 from collage.system.scratch import scratch
+from collage.target import Target
 
 __all__ = ["add_plan", "compile_specialised", "is_specialised"]
 
@@ -88,7 +89,7 @@ def compile_specialised(
     with scratch() as folder:
         # Each has the same budget at each time, so that the same command finds what an earlier one has found.
         share = 1.0 / (len(sets) + 1)
-        part = Part(share, rival=_rival(general, folder) if sets else None)
+        part = Part(share, rival=_rival(general, folder) if sets else None, refused=_refused(general))
         largest_first = sorted(range(len(sets)), key=lambda number: _elements(sets[number][1]), reverse=True)
         for number in largest_first if not _is_interrupted(general) else ():
             lengths, shapes = sets[number]
@@ -175,6 +176,17 @@ def _plan_of(executable: Executable) -> PlanFile | None:
     if any(row.bodies for row in rows):
         return None
     return PlanFile(tuple(PlanFileKernel(row.target, row.nodes, rule=row.rule) for row in rows))
+
+
+def _refused(executable: Executable) -> frozenset[str]:
+    """Return the targets that missed the limits on accuracy, without those of which a coarser part was of use."""
+
+    def kind(target: Target) -> tuple[str, str | None]:
+        return target.toolchain, target.option("precision")
+
+    used = {kind(Target.parse(target)) for kernel in executable.recipe.kernels for target in kernel.targets}
+    missed = executable.report.precision.get("refused", {})
+    return frozenset(target for target in missed if kind(Target.parse(target)) not in used)
 
 
 def _is_interrupted(executable: Executable) -> bool:

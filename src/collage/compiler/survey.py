@@ -31,6 +31,7 @@ __all__ = ["LATE", "Reference", "Survey", "baselines_of", "supported_baselines",
 
 LATE = "not measured: the time budget leaves no time for it"
 """The refusal of a target of reduced precision for which there was no time."""
+_MISSED = "not measured: it misses the limits on accuracy in the plan for all lengths"
 _NAN = "nan"
 _SHARE_LEFT = {"bf16": 0.25, "int8": 0.5}
 _MOST_LEFT = 0.65
@@ -191,6 +192,8 @@ def baselines_of(problem: Problem, targets: Sequence[Target], session: MeasureSe
         has_time = problem.comparison_plan.left_s > share * (problem.time_budget_s or 0.0)
         if target.is_reduced and not has_time:
             return LATE
+        if str(target) in problem.part.refused:
+            return _MISSED
         looks_for_gain = problem.options.time_decides and not problem.options.proves
         return why_no_gain(problem, target, found) if looks_for_gain else None
 

@@ -186,6 +186,8 @@ class _Collector:
         found = self.lab.survey.baselines[target]
         if not found.availability.available:
             return found.availability.reason or "not available"
+        if not found.support and found.refusal is not None:  # It was not asked about any operator.
+            return in_short(found.refusal, self.lab.session.workspace)
         if target not in self.refused:
             self.refused[target] = sum(1 << i for i, support in found.support.items() if not support.ok)
         first = IndexSet(sub_graph.inside.bits & self.refused[target]).first

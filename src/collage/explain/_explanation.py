@@ -333,7 +333,8 @@ def _why_not(
     reasons = Counter(row.reason for row in rows if row.reason)
     reasons.update({} if answer is None else {reason: len(nodes) for reason, nodes in answer.refuses.items()})
     if reasons:
-        return f"none of its kernels could be used: {reasons.most_common(1)[0][0]}"
+        reason = reasons.most_common(1)[0][0]
+        return reason if reason.startswith("not measured") else f"none of its kernels could be used: {reason}"
     return "the record does not contain the reason"
 
 

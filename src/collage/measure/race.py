@@ -267,8 +267,9 @@ class _Race:
     def _report(self, runners: Sequence[Runner], chosen: Runner | None, rounds: int) -> None:
         """Run the rounds that are reported, in new processes as far as the time allows.
 
-        What is far slower than the choice takes part in the fewest rounds only: more would not change what is said of it. If a
-        round takes long, that holds for all but the choice, the fastest single toolchain and the baseline.
+        What the choice beats beyond doubt takes part in the fewest rounds only: more would not change what is said of it. The
+        gain is told of the fastest single toolchain and the baseline, which have all unless they are far slower. If a round takes
+        long, nothing else has.
         """
         for runner in runners:
             runner.reporting, runner.samples = {}, []
@@ -279,9 +280,11 @@ class _Race:
             first = min(share, self._plan.rounds)
             spent_s = self._track.run_rounds(alive_of(runners), "reporting", first, fewest=first)
             rest = replace(self._plan, phase_s=self._plan.phase_s - spent_s)
-            near = [runner for runner in alive_of(runners) if chosen is None or not self._is_far(runner, chosen)]
-            if chosen is not None and self._track.fewest_s(near) > self._plan.rounds * _LONG_ROUND_S:
-                near = _needed(near, chosen)
+            near = alive_of(runners)
+            if chosen is not None:
+                needed = [runner for runner in _needed(near, chosen) if not self._is_far(runner, chosen)]
+                near = [runner for runner in near if runner in needed or not chosen.beats(runner)]
+                near = needed if self._track.fewest_s(near) > self._plan.rounds * _LONG_ROUND_S else near
             if len(near) > 1:
                 self._track.run_rounds(near, "reporting", share - first, fewest=0, plan=rest)
         if chosen is not None and not chosen.finalist.incumbent:

@@ -114,6 +114,24 @@ def test_each_set_of_lengths_is_compared_with_the_plan_for_all_and_may_fail(tmp_
     assert "a plan for b=1, h=24, w_=24" in said
 
 
+def test_targets_that_miss_the_limits_are_not_tried_again_for_each_set_of_lengths(tmp_path: Path) -> None:
+    path, parts = tmp_path / "m.onnx", list[Part]()
+    onnx.save(MODELS["convolution"][0], path)
+    missed = {f"llvm -compiler={name} -precision=int8": "too large an error" for name in ("openvino", "onnxruntime")}
+
+    def compile_one(options: CompileOptions, part: Part) -> Executable:
+        parts.append(part)
+        occasions = (Occasion(1.0, {"x": (1, 3, 24, 24)}),)
+        found = _compiled(path, options, Report(occasions=occasions, precision={"refused": missed}))
+        kernels = [replace(kernel, target="llvm -compiler=openvino -precision=int8") for kernel in found.recipe.kernels]
+        found.recipe = replace(found.recipe, kernels=tuple(kernels))
+        return found
+
+    compile_specialised(compile_one, CompileOptions(dims={"b": 1}), lambda _: None)
+    # A kernel of the plan for all lengths is in 8 bits on OpenVINO, so that other lengths may have one, too.
+    assert [part.refused for part in parts] == [frozenset(), {"llvm -compiler=onnxruntime -precision=int8"}]
+
+
 @pytest.mark.parametrize(
     ("batches", "dims", "expected"),
     [
