@@ -149,20 +149,22 @@ def _borders(
     shares = _shares(survey, fine)
     for is_last in (True, False):
         places = [(1 - before, p) for before, p in reversed(shares)] if is_last else shares
-        targets = (fine, coarse) if is_last else (coarse, fine)
-        plans = [_plan(survey, p, targets) for _, p in places]
+        plans, tried = (
+            [_plan(survey, p, (first, coarse) if is_last else (coarse, first)) for _, p in places]
+            for first in (fine, _stand_in(survey, fine, coarse))
+        )
         if not plans or not may_share(plans[0]):
             continue
 
-        def try_(number: int, plans: Sequence[Plan] = plans) -> bool:
+        def try_(number: int, plans: Sequence[Plan] = plans, tried: Sequence[Plan] = tried) -> bool:
             nonlocal is_cut_short
             plan = plans[number]
-            if not all(_is_possible(survey, kernel) for kernel in plan.kernels):
+            if not all(_is_possible(survey, kernel) for kernel in (*plan.kernels, *tried[number].kernels)):
                 return False
             if has_budget and left_s() <= 0:
                 is_cut_short = True
                 return False
-            if is_kept := keeps(plan):
+            if is_kept := keeps(tried[number]):
                 found.append(plan)
             return is_kept
 
@@ -173,6 +175,16 @@ def _borders(
     if found or not is_cut_short:
         borders[fine, coarse] = found
     return found
+
+
+def _stand_in(survey: Survey, fine: Target, coarse: Target) -> Target:
+    """Return the target that is tried in place of one in the model's own precision: that of the coarse one's toolchain.
+
+    Errors of a border are those of its coarse side, and other toolchains may take ten times as long to build the fine one. Plans
+    are judged as they are.
+    """
+    own = (t for t in survey.takers if not t.is_reduced and t.toolchain == coarse.toolchain)
+    return fine if fine.is_reduced else next(own, fine)
 
 
 def _is_possible(survey: Survey, kernel: PlannedKernel) -> bool:
