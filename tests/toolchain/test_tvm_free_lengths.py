@@ -196,3 +196,14 @@ def test_a_number_takes_no_other_shape(made: str, tmp_path: Path) -> None:
 def test_a_tensor_is_divided_by_any_number(by: float, tmp_path: Path) -> None:
     text = "(float[N,3] x) => (float[N,3] y) {y = Div (x, by)}"
     agrees(KernelCase("divided", text, [numbers(2, 3)], {"by": np.array(by, np.float32)}), tmp_path)
+
+
+def test_what_is_joined_with_a_known_length_has_that_length(tmp_path: Path) -> None:
+    body = "p = AveragePool <kernel_shape = [2, 1], strides = [2, 1]> (x) g = ReduceMax <keepdims = 1> (x, two)"
+    text = f"(float[N,3,H,W] x) => (float[A,5,C,D] y) {{{body} j = Concat <axis = 1> (p, g) y = Conv (j, w)}}"
+    weights = {"two": np.array([2]), "w": numbers(5, 6, 1, 1)}
+    agrees(KernelCase("joined", text, [numbers(2, 3, 3, 4)], weights), tmp_path, [numbers(1, 3, 2, 5)], within=1e-5)
+    toolchain, made = TvmToolchain(), parsed_kernel("joined", text, weights)
+    loaded = toolchain.load(toolchain.compile(made, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    with pytest.raises(RuntimeError, match="mismatch"):
+        loaded([numbers(2, 3, 5, 4)])  # Two rows beside one.

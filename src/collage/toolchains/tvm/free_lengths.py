@@ -56,7 +56,7 @@ _MOST_BYTES = 1 << 40
 
 _TO_AGREE = {
     **{"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": 2, "MatMulInteger": 2, "ScatterElements": 3, "ScatterND": 3},
-    **{"AffineGrid": 1, "GatherND": 2, "GridSample": 2, "NonMaxSuppression": 2},
+    **{"AffineGrid": 1, "Concat": 2, "GatherND": 2, "GridSample": 2, "NonMaxSuppression": 2},
     **dict.fromkeys(_RECURRENT, 3),
     **{"DepthToSpace": 1, "GroupNormalization": 3, "InstanceNormalization": 3, "SpaceToDepth": 1, "TopK": 1},
 }
@@ -198,6 +198,8 @@ def _demanded(op_name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> 
     if op_name == "AffineGrid":
         sizes = inputs[1].value.numpy().tolist() if isinstance(inputs[1], tvm.ir.GenericConst) else []
         return [(0, 0, sizes[:1])]
+    if op_name == "Concat":
+        return _as_joined([z.ty.shape.values if has_lengths(z) else [] for z in inputs], attrs["axis"])
     if op_name == "GatherND":
         return [(0, 0, y[: attrs.get("batch_dims", 0)])]
     if op_name == "GridSample":
@@ -205,6 +207,18 @@ def _demanded(op_name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> 
     if op_name == "NonMaxSuppression":
         return [(1, 0, x[:1]), (1, 2, x[1:2]), (0, 2, [tirx.IntImm("int64", 4)])]
     return [(2, 0, y if op_name == "ScatterElements" else [*y[:-1], *x[int(y[-1]) :]])]
+
+
+def _as_joined(shapes: Sequence[Sequence[Any]], axis: int) -> list[tuple[int, int, list[Any]]]:
+    """Return the demands on operands that are joined: free lengths beside the axis are those that others have in numbers."""
+    rank = len(shapes[0])
+    if any(len(shape) != rank for shape in shapes):
+        return []
+    others = [i for i in range(rank) if i != axis % rank]
+    known = {i: n for shape in shapes for i in others if isinstance(n := shape[i], tirx.IntImm)}
+    return [
+        (place, i, [n]) for i, n in known.items() for place, s in enumerate(shapes) if not isinstance(s[i], tirx.IntImm)
+    ]
 
 
 _OF_NUMBERS = frozenset(
