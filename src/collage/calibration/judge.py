@@ -51,6 +51,7 @@ class Judge:
         left_s: Returns the seconds that are left; judging takes at most a third of them, if that allows ``_CHUNK`` samples.
 
     Attributes:
+        data: The samples.
         metrics: Metrics that answers are compared by.
         with_nan: Names of samples whose inputs hold NaN, by index, as far as they were looked at.
     """
@@ -64,7 +65,7 @@ class Judge:
         left_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self.metrics = tuple(metrics)
-        self._data = data
+        self.data = data
         self._original = original
         self._left_s = left_s
         self._folder = folder
@@ -108,7 +109,7 @@ class Judge:
             UsageError: A function of the user's failed.
         """
         self._clear()
-        sample = self._data.read(index)
+        sample = self.data.read(index)
         self._answer_originally([index], [str(put_values(self._folder / "asked_0", sample.feeds).folder)])
         expected = ValueStore(self._expected_at(index))
         for metric in self.metrics:
@@ -143,7 +144,7 @@ class Judge:
             self._clear()
             chunk, asked, told = indices[start : start + _CHUNK], list[str](), list[_Asked]()
             for i, index in enumerate(chunk):
-                sample = self._data.read(index)
+                sample = self.data.read(index)
                 if holds_nan(sample.feeds):
                     self.with_nan[index] = sample.name
                 asked.append(str(put_values(self._folder / f"asked_{i}", sample.feeds).folder))

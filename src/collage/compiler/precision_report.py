@@ -13,7 +13,7 @@ from collage.calibration import touches_unbounded
 from collage.compiler.accuracy_budget import plan_key
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.precision_sensitivity import FLOATS, is_product
-from collage.compiler.precision_session import MADE_UP, Precision, Verdict
+from collage.compiler.precision_session import Precision, Verdict
 from collage.compiler.survey import LATE, Survey
 from collage.measure.estimator import MeasuringCostEstimator
 from collage.measure.jobs import weight_bytes
@@ -187,8 +187,7 @@ def _summary(precision: Precision, verdict: Verdict | None, facts: Mapping[str, 
     if late:
         lines.append(f"the time budget left no time for {_some(late)}; the same command measures them")
     if data["is_made_up"]:
-        how = "were made up" if data["origin"] == MADE_UP else f"are {data['origin']}"
-        lines.append(f"samples {how}; real ones (--data FOLDER) would give better ranges and errors")
+        lines.append(f"samples are {data['origin']}; real ones (--data FOLDER) would give better ranges and errors")
     elif not data["is_independent"]:
         lines.append(
             "there are too few samples to judge on others than those that calibrated; give at least three (--data FOLDER)"

@@ -35,7 +35,6 @@ from collage.calibration import (
     least_samples,
     mean_axes,
     open_data,
-    put_values,
     runs_worker,
     share_outside,
     split_samples,
@@ -52,7 +51,6 @@ from collage.workers.machine_lock import build_lock
 from collage.workers.worker import Worker
 
 __all__ = [
-    "MADE_UP",
     "MAX_ERROR",
     "Limit",
     "Precision",
@@ -64,8 +62,6 @@ __all__ = [
 ]
 
 MAX_ERROR = "max-error"
-MADE_UP = "made-up inputs"
-"""Origin of samples that resemble nothing that the user gave."""
 PREPARED_FILE = "prepared.onnx"
 
 # Every kernel is timed at each length of the samples, and each may get a plan of its own. Samples of more lengths say which one
@@ -75,7 +71,6 @@ _MADE_UP = Split(tuple(range(8)), tuple(range(8, 24)), tuple(range(24, 64)))
 _RANGES: FactKind[Ranges] = FactKind("ranges", Ranges)
 _MADE_UP_SEED = 1000
 _KEEP_EVERY = 8
-_RUN_S = 180.0
 _MOST_WATCHED = 8
 """Judging samples on which elements outside the calibrated ranges are counted."""
 
@@ -285,20 +280,15 @@ def open_precision(
     if not any(target.is_reduced for target in problem.menu) or not problem.options.allows_reduced or made is None:
         return None
     options, folder = problem.options, session.workspace / "judging"
-    prepared = session.workspace / PREPARED_FILE
-    ir.save(problem.model, prepared)
-    original_worker = runs_worker(original or prepared, watches=False)
-    if options.data is not None:
-        data, split = options.data, split_samples(options.data.count)
-    else:
-        data, split = _made_up(problem, made)
-        if options.inputs and not _is_taken(data.read(split.choose[0]), original_worker, folder):
-            data, split = _as_given(problem)
+    data, split = (options.data, split_samples(options.data.count)) if options.data else _made_up(problem, made)
     limits = _limits(options, data)
     metrics = {limit.metric.name: limit.metric for limit in limits}
     metrics.setdefault(MAX_ERROR, find_metric(MAX_ERROR))
     if options.metric is not None:
         metrics.setdefault(options.metric, find_metric(options.metric, data.has_labels))
+    prepared = session.workspace / PREPARED_FILE
+    ir.save(problem.model, prepared)
+    original_worker = runs_worker(original or prepared, watches=False)
     judge = Judge(data, original_worker, list(metrics.values()), folder, lambda: problem.comparison_plan.left_s)
     stack.callback(judge.close)
     judge.find_functions()
@@ -307,6 +297,12 @@ def open_precision(
     except ToolchainError as error:
         if options.data is not None:
             raise UsageError(f"the model cannot be run on {data.read(split.judge[0]).name}: {error}") from error
+    if options.data is None and options.inputs:
+        try:
+            judge.rehearse(split.choose[0])
+        except ToolchainError:  # It takes no variations of the inputs.
+            data, split = _as_given(problem)
+            judge.data = data
     found = Precision(data, split, judge, limits, options.data is None and data.count > 1)  # One is the inputs given.
     session.say("; ".join(found.assumptions()))
     if needs_ranges(problem.menu):
@@ -349,7 +345,7 @@ def _made_up(problem: Problem, made: MadeUp) -> tuple[CalibrationData, Split]:
         return _as_given(problem)
     told = f"made up, seed {options.seed}, {made.floats}, {[(p.dims, p.weight) for p in profiles]}"
     count = len(_MADE_UP.calibrate) + len(_MADE_UP.choose) + len(_MADE_UP.judge)
-    origin = "variations of the inputs given" if options.inputs else MADE_UP
+    origin = "variations of the inputs given" if options.inputs else "made-up inputs"
     return CalibrationData(count, f"{told}, {_digests(options.inputs)}", False, read, origin), _MADE_UP
 
 
@@ -358,16 +354,6 @@ def _as_given(problem: Problem) -> tuple[CalibrationData, Split]:
     given = problem.options.inputs
     sample = Sample("the inputs given", given)
     return CalibrationData(1, str(_digests(given)), False, lambda _: sample, sample.name), split_samples(1)
-
-
-def _is_taken(sample: Sample, original: Worker, folder: Path) -> bool:
-    """Return True if the original model runs on a sample."""
-    asked = put_values(folder / "asked_0", sample.feeds).folder
-    try:
-        original.call("answer", _RUN_S, values=[str(asked)], into=[str(folder / "answer_0")])
-    except ToolchainError:
-        return False
-    return True
 
 
 def _digests(inputs: Mapping[str, Any]) -> dict[str, str]:

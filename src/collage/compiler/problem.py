@@ -50,7 +50,7 @@ class Part:
         rival: The plan to beat, in place of the original file; None for the first compilation.
         plan: The plan of an earlier part at other lengths. Its kernels are all candidates beside single targets, if they fit.
             None has the fusion rules propose candidates.
-        refused: Targets that missed the limits on accuracy in the first compilation, and are not tried again.
+        refused: Targets that were refused where the first compilation was judged, and are not tried again.
     """
 
     budget: float = 1.0

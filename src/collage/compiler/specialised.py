@@ -179,7 +179,7 @@ def _plan_of(executable: Executable) -> PlanFile | None:
 
 
 def _refused(executable: Executable) -> frozenset[str]:
-    """Return the targets that missed the limits on accuracy, without those of which a coarser part was of use."""
+    """Return the targets that were refused where plans were judged, but for those with whose precision a kernel computes."""
 
     def kind(target: Target) -> tuple[str, str | None]:
         return target.toolchain, target.option("precision")

@@ -31,7 +31,7 @@ __all__ = ["LATE", "Reference", "Survey", "baselines_of", "supported_baselines",
 
 LATE = "not measured: the time budget leaves no time for it"
 """The refusal of a target of reduced precision for which there was no time."""
-_MISSED = "not measured: it misses the limits on accuracy in the plan for all lengths"
+_MISSED = "not measured: it was refused where the plan for all lengths was judged"
 _NAN = "nan"
 _SHARE_LEFT = {"bf16": 0.25, "int8": 0.5}
 _MOST_LEFT = 0.65

@@ -327,14 +327,15 @@ def _why_not(
         return f"it cannot be used here: {answer.reason}"
     if answer is not None and (raced := _raced(explanation, answer.target)):
         return raced
+    if answer is not None and answer.reason and not (len(answer.takes) or answer.refuses):
+        return answer.reason  # It was not asked about any operator.
     hopeful = _most_hopeful(record, chances, explanation.predicted_us)
     if told := "; ".join(filter(None, (_nearest(record, chances), hopeful))):
         return told
     reasons = Counter(row.reason for row in rows if row.reason)
     reasons.update({} if answer is None else {reason: len(nodes) for reason, nodes in answer.refuses.items()})
     if reasons:
-        reason = reasons.most_common(1)[0][0]
-        return reason if reason.startswith("not measured") else f"none of its kernels could be used: {reason}"
+        return f"none of its kernels could be used: {reasons.most_common(1)[0][0]}"
     return "the record does not contain the reason"
 
 
