@@ -207,3 +207,17 @@ def test_what_is_joined_with_a_known_length_has_that_length(tmp_path: Path) -> N
     loaded = toolchain.load(toolchain.compile(made, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
     with pytest.raises(RuntimeError, match="mismatch"):
         loaded([numbers(2, 3, 5, 4)])  # Two rows beside one.
+
+
+@pytest.mark.parametrize(
+    ("last", "dtype"),
+    [
+        ("y = Identity (n)", "int64"),
+        ("y = Cast <to = 1> (n)", "float"),
+        ("y = Cast <to = 6> (n)", "int32"),
+        ("y = Mul (n, n)", "int64"),
+    ],
+)
+def test_a_number_that_follows_from_lengths_is_an_output_as_any_other(last: str, dtype: str, tmp_path: Path) -> None:
+    text = f"(float[N,M] x) => (float[N,M] r, {dtype} y) {{r = Relu (x) s = Shape (x) n = Gather (s, one) {last}}}"
+    agrees(KernelCase("number", text, [numbers(4, 7)], {"one": np.array(1)}), tmp_path)

@@ -140,7 +140,7 @@ def test_sums_over_products_of_lengths_keep_no_convolution_from_loops_of_its_own
     model = model_of(nodes, {"x": PICTURES}, weights)
     facts, kernel = compiled(model, tmp_path)
     check(model, kernel, (1, 4, 4, 6), (2, 4, 2, 10))
-    assert any(name.endswith(("_rows", "_winograd")) for name, _ in facts.metadata["calls"])
+    assert any("_rows_" in name or "_winograd_" in name for name, _ in facts.metadata["calls"])
 
 
 def test_a_length_that_is_also_a_number_of_samples_is_no_multiple(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@
 * ``Slice`` reads beyond the tensor if an end follows from lengths, and is negative or larger than the tensor.
 * Integers are divided as the processor does it, which ends the process where the divisor is 0, and where the least integer is
   divided by -1.
-* A shape that is an output stays a shape of TVM's, which is not a tensor.
+* A shape that is an output stays a shape of TVM's, and a length a number: neither is a tensor.
 * ``Softmax`` of rows that fill no vectors is added up one element after the other; see ``softmax_loops``.
 * ``RNN``, ``GRU`` and ``LSTM`` are unknown to it; see ``recurrent``.
 * Padding to the same size, and ``Range``, ask for lengths that are known; see ``free_lengths``.
@@ -143,8 +143,13 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         super()._construct_nodes(graph)
         for output in graph.output:
-            if isinstance(self._nodes[output.name].ty, relax.ShapeType):
-                self._nodes[output.name] = self.bb.normalize(relax.op.shape_to_tensor(self._nodes[output.name]))
+            made = self._nodes[output.name]
+            if isinstance(made.ty, relax.ShapeType):
+                self._nodes[output.name] = self.bb.normalize(relax.op.shape_to_tensor(made))
+            elif isinstance(made.ty, tvm.ir.PrimType):
+                self._nodes[output.name] = self.bb.emit_te(
+                    lambda number: te.compute((), lambda: number), made, primfunc_name_hint="number"
+                )
 
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         """Convert an operator, with its type: converters of later operators ask for ranks."""

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -345,10 +346,13 @@ def build_library(
         CompileError: TVM, or the compiler that links, failed.
     """
     tvm = _tvm()
+    from collage.toolchains.tvm.loop_objects import objects_pipeline
     from collage.toolchains.tvm.pipeline import loops_pipeline, pipeline
 
     goal = tvm_target(target)
     lent: list[int] = []
+    objects: list[bytes] = []
+    loops = objects_pipeline(loops_pipeline(), objects)
     noted = [] if calls is None else calls
     tuned = []
     if records:
@@ -363,7 +367,7 @@ def build_library(
                     goal, lent, noted, weights, channels_last=channels_last, own_loops=own_loops, tuned=tuned
                 )
                 try:
-                    built = tvm.compile(module, target=goal, relax_pipeline=passes, tir_pipeline=loops_pipeline())
+                    built = tvm.compile(module, target=goal, relax_pipeline=passes, tir_pipeline=loops)
                     break
                 except Exception as error:
                     failures.append(error)
@@ -373,7 +377,7 @@ def build_library(
         raise CompileError(f"tvm: {one_line(error)}") from error
     for failure in failures:
         _logger.warning("slower loops are used: %s: %s", type(failure).__name__, one_line(failure))
-    link(built, library)
+    link(built, library, objects)
     return lent
 
 
@@ -418,15 +422,24 @@ def add_threads(library: Path) -> str:
     return build_threads(library, compiler)
 
 
-def link(built: Any, library: Path) -> None:
+def link(built: Any, library: Path, objects: Sequence[bytes] = ()) -> None:
     """Write TVM's build as a shared library. The file appears complete or not at all.
+
+    Args:
+        built: TVM's build.
+        library: The file to write.
+        objects: Object files that become part of it.
 
     Raises:
         CompileError: The compiler that links failed.
     """
     draft = library.with_name(f"{library.stem}.{os.getpid()}.draft.so")
     try:
-        built.export_library(str(draft))
+        with tempfile.TemporaryDirectory() as folder:
+            files = [Path(folder, f"{i}.o") for i in range(len(objects))]
+            for file, content in zip(files, objects, strict=True):
+                file.write_bytes(content)
+            built.export_library(str(draft), addons=[str(file) for file in files])
         draft.replace(library)
     except Exception as error:
         raise CompileError(f"tvm: {one_line(error)}") from error

@@ -104,6 +104,7 @@ def pipeline(
     from tvm.s_tir import dlight
 
     from collage.toolchains.tvm.channel_convolutions import Channels
+    from collage.toolchains.tvm.loop_objects import naming_nests
     from collage.toolchains.tvm.profiler import noting_calls
     from collage.toolchains.tvm.row_schedules import Rows
     from collage.toolchains.tvm.tile_schedules import Cautious, Reductions, RegisterTiles
@@ -115,6 +116,7 @@ def pipeline(
             *tuned,
             dlight.ApplyDefaultSchedule(*map(Cautious, (Channels(), Rows(), RegisterTiles(), Reductions()))),
             tvm.relax.transform.RewriteDataflowReshape(),  # What becomes a view is not called.
+            naming_nests(),
             noting_calls(calls),
             *([] if weights is None else [lifting_weights(weights)]),
             *cpu_generic.pipeline.dataflow_lower_passes(target),
