@@ -50,7 +50,6 @@ from tvm import relax, sym, te, tirx
 from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
-from collage._errors import Unsupported
 from collage.toolchains.sdk.profiler_names import tokens_in
 from collage.toolchains.tvm.activations import activation
 from collage.toolchains.tvm.arithmetic import PAIRWISE, mish, pairwise, remainder, shifted, whole_exponent
@@ -65,6 +64,7 @@ from collage.toolchains.tvm.convolutions import (
     transposed,
     with_whole_vectors,
 )
+from collage.toolchains.tvm.extremes import EXTREMES, POSITIONS, axes_of, extreme, within_length
 from collage.toolchains.tvm.free_lengths import (
     CONVOLUTIONS,
     DIVISIONS,
@@ -99,6 +99,7 @@ from collage.toolchains.tvm.one_length import Images
 from collage.toolchains.tvm.processor import WIDE, current_processor
 from collage.toolchains.tvm.products import are_expected, are_expected_of_windows
 from collage.toolchains.tvm.recurrent import RECURRENT, recurrent
+from collage.toolchains.tvm.reflections import long_pads, reflected
 from collage.toolchains.tvm.softmax_loops import is_in_parts, softmax
 from collage.toolchains.tvm.winograd import is_expected
 
@@ -106,9 +107,6 @@ __all__ = ["KernelImporter", "import_onnx"]
 
 # It prints each operator that it refuses, to where users read results. The error says which one it is.
 onnx_frontend.print = lambda *_: None
-
-_AXES_ARE_INPUTS = 18
-"""The opset from which reductions to extremes have their axes as an input."""
 
 
 def import_onnx(proto: onnx.ModelProto) -> Any:
@@ -205,24 +203,24 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return recurrent(self.bb, self._processor, op_name, inputs, attrs)
         if op_name in PAIRWISE:
             return pairwise(op_name, inputs, self.bb)
-        if op_name in _EXTREMES and _is_float(inputs[0]):
-            axes, keepdims = _axes(inputs, attrs, opset), bool(attrs.get("keepdims", 1))
+        if op_name in EXTREMES and _is_float(inputs[0]):
+            axes, keepdims = axes_of(inputs, attrs, opset), bool(attrs.get("keepdims", 1))
             if axes:
-                reduce = _EXTREMES[op_name]
+                reduce = EXTREMES[op_name]
                 return self.bb.emit_te(
-                    lambda x: _extreme(x, axes, keepdims, reduce), inputs[0], primfunc_name_hint=op_name.lower()
+                    lambda x: extreme(x, axes, keepdims, reduce), inputs[0], primfunc_name_hint=op_name.lower()
                 )
         if op_name in _SOFTMAXES and self._processor and has_lengths(inputs[0]) and is_in_parts(inputs[0]):
             # Before operator set 13 the axes from `axis` on were one row, and 1 was the default.
             axis = attrs.get("axis", -1 if opset >= _ALONG_ONE_AXIS else 1)
             if axis % inputs[0].ty.ndim == inputs[0].ty.ndim - 1:
                 return softmax(self.bb, inputs[0], op_name == "LogSoftmax")
-        if op_name in _POSITIONS:
+        if op_name in POSITIONS:
             length = relax.ShapeExpr([inputs[0].ty.shape.values[attrs.get("axis", 0)]])
             y = self.bb.normalize(super()._convert_operator(op_name, inputs, attrs, opset))
-            return self.bb.emit_te(_within_length, y, length, primfunc_name_hint=op_name.lower())
-        if op_name == "Pad" and attrs.get("mode") == b"reflect" and (pads := _long_pads(inputs, attrs)) is not None:
-            return self.bb.emit_te(_reflected, inputs[0], *pads, primfunc_name_hint="pad")
+            return self.bb.emit_te(within_length, y, length, primfunc_name_hint=op_name.lower())
+        if op_name == "Pad" and attrs.get("mode") == b"reflect" and (pads := long_pads(inputs, attrs)) is not None:
+            return self.bb.emit_te(reflected, inputs[0], *pads, primfunc_name_hint="pad")
         if op_name in _NORMALISATIONS:
             return self._normalised(op_name, inputs, attrs, opset)
         if op_name in OF_IMAGES and self._is_turned:
@@ -458,43 +456,6 @@ def _is_tensor(x: Any, dtype: str | tuple[str, ...]) -> bool:
     return isinstance(x.ty, relax.TensorType) and str(x.ty.dtype).startswith(dtype)
 
 
-def _long_pads(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[list[int]] | None:
-    """Return the elements before and after each axis, if there may be as many as the axis has; None if there are fewer.
-
-    Pads that are not constant are left to TVM, which refuses them.
-    """
-    x, pads, _, axes = [*inputs, None, None, None][:4]
-    if any(value is not None and not isinstance(value, tvm.ir.GenericConst) for value in (pads, axes)):
-        return None
-    lengths = x.ty.shape.values
-    counts = np.reshape(attrs["pads"] if pads is None else pads.value.numpy(), (2, -1))
-    whole = np.zeros((2, len(lengths)), np.int64)
-    whole[:, slice(None) if axes is None else axes.value.numpy()] = counts
-    most = whole.max(0).tolist()
-    if all(m <= 0 or (isinstance(n, tirx.IntImm) and m < int(n)) for n, m in zip(lengths, most, strict=True)):
-        return None
-    if whole.min() < 0:
-        raise Unsupported("tvm reflects more elements than there are")
-    return whole.tolist()
-
-
-def _reflected(x: Any, before: Sequence[int], after: Sequence[int]) -> Any:
-    """A tensor that is reflected at its ends, as often as it takes, as an expression of TVM."""
-
-    def source(place: Any, length: Any) -> Any:
-        period = tirx.max(2 * (length - 1), 1)
-        folded = tirx.floormod(place, period)
-        inside = tirx.all(place >= 0, place < length)
-        return tirx.if_then_else(inside, place, tirx.if_then_else(folded < length, folded, period - folded))
-
-    def element(*place: Any) -> Any:
-        pads = zip(place, x.shape, before, after, strict=True)
-        return x(*(source(at - more, n) if more or end else at for at, n, more, end in pads))
-
-    shape = [n + more + end for n, more, end in zip(x.shape, before, after, strict=True)]
-    return te.compute(shape, element, name="reflected")
-
-
 def _divides_by_anything(x: Any, y: Any) -> bool:
     """True if integers are divided by something that is not constant, or by a constant that holds 0 or -1."""
     if not (_is_tensor(x, ("int", "uint")) and _is_tensor(y, ("int", "uint"))):
@@ -504,54 +465,3 @@ def _divides_by_anything(x: Any, y: Any) -> bool:
 
 def _is_float(x: Any) -> bool:
     return str(x.ty.dtype).startswith(("float", "bfloat"))
-
-
-def _axes(inputs: Sequence[Any], attrs: Mapping[str, Any], opset: int) -> tuple[int, ...]:
-    """The axes to reduce, from the first; none where nothing is reduced, or where they are not known yet."""
-    rank = inputs[0].ty.ndim
-    if opset < _AXES_ARE_INPUTS:
-        axes = attrs.get("axes", ())
-    elif len(inputs) < 2 or inputs[1] is None:
-        axes = ()
-    elif isinstance(inputs[1], tvm.ir.GenericConst):
-        axes = inputs[1].value.numpy().tolist()
-    else:
-        return ()
-    if not axes:
-        return () if attrs.get("noop_with_empty_axes", 0) else tuple(range(rank))
-    return tuple(sorted({axis % rank for axis in axes}))
-
-
-def _infinity(dtype: Any) -> Any:
-    return tirx.const(float("inf"), dtype)
-
-
-_EXTREMES = {
-    "ReduceMax": te.comm_reducer(lambda x, y: tirx.max(x, y), lambda dtype: -_infinity(dtype)),
-    "ReduceMin": te.comm_reducer(lambda x, y: tirx.min(x, y), _infinity),
-}
-"""Reductions that begin at an infinity."""
-
-
-_POSITIONS = frozenset(("ArgMax", "ArgMin"))
-
-
-def _within_length(positions: Any, lengths: Sequence[Any]) -> Any:
-    """Positions on an axis, brought into its length: to TVM the first of equal elements may be -1, the last the length."""
-    end, zero = tirx.Cast("int64", lengths[0]) - 1, tirx.const(0, "int64")
-    return te.compute(positions.shape, lambda *place: tirx.min(tirx.max(positions(*place), zero), end), name="position")
-
-
-def _extreme(x: Any, axes: Sequence[int], keepdims: bool, reduce: Callable[..., Any]) -> Any:
-    """The reduction of a tensor over some axes, as an expression of TVM."""
-    reduced = {axis: te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in axes}
-    kept = [axis for axis in range(len(x.shape)) if axis not in reduced]
-    shape = [1 if axis in reduced else x.shape[axis] for axis in range(len(x.shape)) if keepdims or axis not in reduced]
-
-    def element(*place: Any) -> Any:
-        spatial = dict(zip(range(len(x.shape)) if keepdims else kept, place, strict=True))
-        return reduce(
-            x(*(reduced.get(axis, spatial.get(axis)) for axis in range(len(x.shape)))), axis=[*reduced.values()]
-        )
-
-    return te.compute(shape, element, name="extreme")
