@@ -142,7 +142,7 @@ def test_forks_while_other_threads_compute(pool: Pool) -> None:
     for thread in busy:
         thread.start()
     try:
-        for _ in range(20):
+        for _ in range(8):
             child = os.fork()
             if child == 0:
                 os._exit(0 if all(each_ran_once(pool.run(2)[1]) for _ in range(5)) else 1)

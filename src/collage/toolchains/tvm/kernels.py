@@ -352,7 +352,7 @@ def build_library(
     goal = tvm_target(target)
     lent: list[int] = []
     objects: list[bytes] = []
-    loops = objects_pipeline(loops_pipeline(), objects)
+    loops = objects_pipeline(loops_pipeline(), objects, library.parent)
     noted = [] if calls is None else calls
     tuned = []
     if records:
@@ -435,7 +435,7 @@ def link(built: Any, library: Path, objects: Sequence[bytes] = ()) -> None:
     """
     draft = library.with_name(f"{library.stem}.{os.getpid()}.draft.so")
     try:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             files = [Path(folder, f"{i}.o") for i in range(len(objects))]
             for file, content in zip(files, objects, strict=True):
                 file.write_bytes(content)

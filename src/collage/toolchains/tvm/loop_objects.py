@@ -23,7 +23,7 @@ __all__ = ["naming_nests", "objects_pipeline"]
 
 _NUMBER = re.compile(r"(?<=[a-z_])\d+(?=_|$)")
 _made: dict[Any, bytes] = {}
-"""Object files by nest and goal. A nest has its name, which is the name of the object's symbol."""
+"""Object files by nest and goal, as long as the process lives. A nest has its name, which is that of the object's symbol."""
 
 
 def naming_nests() -> Any:
@@ -67,16 +67,17 @@ def _name_of(variable: Any, function: Any) -> str:
     return f"{operators}_{tvm_ffi.structural_hash(function) % 2**64:016x}"
 
 
-def objects_pipeline(loops: str, objects: list[bytes]) -> str:
+def objects_pipeline(loops: str, objects: list[bytes], folder: Path) -> str:
     """Register a pipeline from loops to code that leaves none in the module. Return its name, since TVM takes names only.
 
     Args:
         loops: The name of the pipeline from one nest to code for the processor.
         objects: Becomes the object files, to be linked with the module.
+        folder: A folder for files that are removed again.
     """
 
     def make(module: Any, _: Any) -> Any:
-        objects[:] = _objects(module, loops)
+        objects[:] = _objects(module, loops, folder)
         return tvm.IRModule({}, attrs=module.attrs)
 
     def made() -> tuple[Any, Any, Any]:
@@ -88,7 +89,7 @@ def objects_pipeline(loops: str, objects: list[bytes]) -> str:
     return name
 
 
-def _objects(module: Any, loops: str) -> Iterator[bytes]:
+def _objects(module: Any, loops: str, folder: Path) -> Iterator[bytes]:
     goal, settings = tvm.target.Target.current(), tvm.transform.PassContext.current()
     # The number of threads decides how many there are at run time, and nothing in an object.
     kind = [(name, str(value)) for name, value in goal.attrs.items() if name != "num-cores"]
@@ -99,9 +100,9 @@ def _objects(module: Any, loops: str) -> Iterator[bytes]:
     }
 
     def make(variable: Any) -> bytes:
-        with goal, settings, tempfile.TemporaryDirectory() as folder:
+        with goal, settings, tempfile.TemporaryDirectory(dir=folder) as drafts:
             built = tirx.build(tvm.IRModule({variable: module[variable]}, attrs=module.attrs), goal, loops)
-            built.write_to_file(str(file := Path(folder, "nest.o")))
+            built.write_to_file(str(file := Path(drafts, "nest.o")))
             return file.read_bytes()
 
     unknown = [variable for variable, key in keys.items() if key not in _made]
