@@ -98,14 +98,14 @@ def test_one_probe_of_the_menu_answers_for_a_part_of_it() -> None:
         assert not later.probes
 
 
-def test_a_probe_with_one_beside_the_menu_answers_for_the_menu() -> None:
+def test_a_probe_with_the_host_answers_for_the_others() -> None:
     a, b, host = targets("a", "b", "host")
     with Database("sqlite:///:memory:") as database:
-        sharing = Asked(registry_of({"a": {}, "b": {}, "host": {}}), database, menu=[a, b])
+        sharing = Asked(registry_of({"a": {}, "b": {}, "host": {}}), database, menu=[host, a, b])
         assert sharing.can_share([host, a, b])
         assert sharing.can_share([a, b])
         assert sharing.probes == ["testing if a, b, host can share a process"]
-        later = Asked(registry_of({"a": {}, "b": {}, "host": {}}), database, menu=[a, b])
+        later = Asked(registry_of({"a": {}, "b": {}, "host": {}}), database, menu=[host, a, b])
         assert later.can_share([b, host, a])
         assert later.can_share([a, b])
         assert not later.probes

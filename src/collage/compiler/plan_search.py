@@ -36,6 +36,7 @@ from collage.measure.tuning_records import TuningRecords
 from collage.plan import Plan
 from collage.search import SearchResult
 from collage.system.progress import Progress
+from collage.target import HOST_TARGET
 
 __all__ = ["decide", "search_plans"]
 
@@ -103,7 +104,7 @@ class _PlanSearch:
             lab.session.build_of,
             lab.say,
             remeasure=lab.problem.options.remeasure,
-            menu=lab.survey.takers,
+            menu=(HOST_TARGET, *lab.survey.takers),
         )
 
     def _may_share(self, plan: Plan) -> bool:

@@ -113,14 +113,10 @@ class ProcessCompatibility:
         verdict = self._known(targets)
         if verdict is None:
             verdict, is_accident = self._probe(targets)
-            usual = list({target.toolchain: target for target in self._menu}.values())
-            has_usual = bool(usual) and {target.toolchain for target in usual} < {
-                target.toolchain for target in targets
-            }
-            for name in map(self._name, [targets, usual] if verdict.ok and has_usual else [targets]):
-                self._probed[digest_of(name)] = verdict
-                if not is_accident:
-                    self._database.keep_fact(_SHARE, verdict, **name)
+            name = self._name(targets)
+            self._probed[digest_of(name)] = verdict
+            if not is_accident:
+                self._database.keep_fact(_SHARE, verdict, **name)
         return verdict
 
     def _known(self, targets: Sequence[Target]) -> Verdict | None:

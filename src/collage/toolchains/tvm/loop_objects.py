@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -68,11 +67,13 @@ def _name_of(variable: Any, function: Any) -> str:
 
 
 def objects_pipeline(loops: str, objects: list[bytes], folder: Path) -> str:
-    """Register a pipeline from loops to code that leaves none in the module. Return its name, since TVM takes names only.
+    """Register a pipeline that makes an object file of each nest, and leaves no nest in the module. Return its name.
+
+    TVM takes names of pipelines only.
 
     Args:
         loops: The name of the pipeline from one nest to code for the processor.
-        objects: Becomes the object files, to be linked with the module.
+        objects: Becomes the object files, which are to be linked with what TVM makes of the rest.
         folder: A folder for files that are removed again.
     """
 
@@ -89,7 +90,7 @@ def objects_pipeline(loops: str, objects: list[bytes], folder: Path) -> str:
     return name
 
 
-def _objects(module: Any, loops: str, folder: Path) -> Iterator[bytes]:
+def _objects(module: Any, loops: str, folder: Path) -> list[bytes]:
     goal, settings = tvm.target.Target.current(), tvm.transform.PassContext.current()
     # The number of threads decides how many there are at run time, and nothing in an object.
     kind = [(name, str(value)) for name, value in goal.attrs.items() if name != "num-cores"]
@@ -109,4 +110,4 @@ def _objects(module: Any, loops: str, folder: Path) -> Iterator[bytes]:
     with ThreadPoolExecutor(usable_cores()) as threads:
         for variable, made in zip(unknown, threads.map(make, unknown), strict=True):
             _made[keys[variable]] = made
-    return (_made[key] for key in keys.values())
+    return [_made[key] for key in keys.values()]
