@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, sym, tirx
+from tvm import relax, sym, te, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import onnx_input
 
 from collage._errors import Unsupported
@@ -24,6 +24,7 @@ __all__ = [
     "OF_IMAGES",
     "WINDOWS",
     "as_shape",
+    "as_tensor",
     "counted",
     "expanded",
     "has_lengths",
@@ -31,13 +32,13 @@ __all__ = [
     "of_lengths",
     "quotient",
     "refuse_equal_lengths",
-    "refuse_numbers",
     "refuse_unlike_lengths",
     "resized",
     "resized_to",
     "with_equal_lengths",
     "with_pads",
     "with_sides",
+    "with_tensors",
     "within_reach",
 ]
 
@@ -226,19 +227,38 @@ _OF_NUMBERS = frozenset(
 )
 """Operators that TVM computes on numbers that follow from lengths, and are not tensors to it."""
 
+_OPAQUE = 8
+"""TVM's number for functions that are not fused."""
+
 _ARITHMETIC = frozenset(("Add", "Div", "Mod", "Mul", "Sub"))
 
 
-def refuse_numbers(op_name: str, inputs: Sequence[Any]) -> None:
-    """Refuse numbers that follow from lengths where TVM, or the code that it makes of them, ends the process."""
-    if not any(map(_is_number, inputs)) or (op_name == "Reshape" and as_shape(*inputs) is not None):
-        return
-    if op_name not in _OF_NUMBERS:
-        raise Unsupported(f"tvm's {op_name} does not take a number that follows from lengths")
-    if op_name in _ARITHMETIC and not all(_is_number(x) or isinstance(x, tvm.ir.GenericConst) for x in inputs):
-        raise Unsupported(f"tvm's {op_name} does not take a tensor and a number that follows from lengths")
+def with_tensors(bb: Any, op_name: str, inputs: list[Any]) -> list[Any]:
+    """Return operands in which a number that follows from lengths is a tensor, if TVM would end the process with the number."""
+    if not any(map(_is_number, inputs)) or _takes_numbers(op_name, inputs):
+        return inputs
+    return onnx_input([as_tensor(bb, x) if _is_number(x) else x for x in inputs])  # type: ignore[no-any-return]
+
+
+def _takes_numbers(op_name: str, inputs: Sequence[Any]) -> bool:
+    """Return True for an operator that TVM computes on these numbers, and in which no number may be a divisor of 0."""
+    if op_name == "Reshape":
+        return as_shape(*inputs) is not None
     if op_name in DIVISIONS and not isinstance(inputs[1], tvm.ir.GenericConst | tirx.IntImm):
-        raise Unsupported(f"tvm's {op_name} does not check that a number that follows from lengths is not 0")
+        return False
+    is_constant = all(_is_number(x) or isinstance(x, tvm.ir.GenericConst) for x in inputs)
+    return op_name in _OF_NUMBERS and (op_name not in _ARITHMETIC or is_constant)
+
+
+def as_tensor(bb: Any, number: Any) -> Any:
+    """Return a number that follows from lengths as a tensor without axes."""
+    # TVM cannot fuse a function that takes a length as a number with another one that does.
+    return bb.emit_te(
+        lambda number: te.compute((), lambda: number),
+        number,
+        primfunc_name_hint="number",
+        primfunc_attrs={"op_pattern": _OPAQUE},
+    )
 
 
 def as_shape(x: Any, shape: Any) -> Any | None:

@@ -71,6 +71,7 @@ from collage.toolchains.tvm.free_lengths import (
     OF_IMAGES,
     WINDOWS,
     as_shape,
+    as_tensor,
     counted,
     expanded,
     has_lengths,
@@ -78,13 +79,13 @@ from collage.toolchains.tvm.free_lengths import (
     of_lengths,
     quotient,
     refuse_equal_lengths,
-    refuse_numbers,
     refuse_unlike_lengths,
     resized,
     resized_to,
     with_equal_lengths,
     with_pads,
     with_sides,
+    with_tensors,
     within_reach,
 )
 from collage.toolchains.tvm.indexed import (
@@ -145,13 +146,11 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             if isinstance(made.ty, relax.ShapeType):
                 self._nodes[output.name] = self.bb.normalize(relax.op.shape_to_tensor(made))
             elif isinstance(made.ty, tvm.ir.PrimType):
-                self._nodes[output.name] = self.bb.emit_te(
-                    lambda number: te.compute((), lambda: number), made, primfunc_name_hint="number"
-                )
+                self._nodes[output.name] = as_tensor(self.bb, made)
 
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         """Convert an operator, with its type: converters of later operators ask for ranks."""
-        refuse_numbers(op_name, inputs)
+        inputs = with_tensors(self.bb, op_name, inputs)
         inputs = with_equal_lengths(self.bb, op_name, inputs, attrs)
         if op_name in WINDOWS:
             attrs = with_pads(inputs, attrs)
