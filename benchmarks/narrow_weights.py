@@ -25,7 +25,9 @@ from collage.testing import executable_of
 from collage.testing._toolchain_kernels import kernel
 
 TARGETS = [
-    f"{name}{option}" for name in ("onnxruntime", "openvino") for option in ("", " -precision=w8", " -precision=w4")
+    f"{name}{option}"
+    for name in ("onnxruntime", "openvino", "llvm")
+    for option in ("", " -precision=w8", " -precision=w4")
 ]
 MODES = {
     "int8 columns": ("INT8_SYM", None),

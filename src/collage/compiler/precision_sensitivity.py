@@ -32,6 +32,7 @@ from collage.system.codec import Count, to_json
 from collage.target import Target
 from collage.toolchains import option_values
 from collage.toolchains.sdk import narrow_weights
+from collage.toolchains.sdk.precisions import NARROW_BITS
 from collage.workers.machine_lock import build_lock
 
 __all__ = [
@@ -295,11 +296,11 @@ def is_product(node: ir.Node) -> bool:
 
 def changes_products_alone(target: Target) -> bool:
     """Return True for targets of 8 bits or narrow weights, which compute in floats what has no product of constant weights."""
-    return target.is_calibrated or target.option("precision") in (_DYNAMIC, *narrow_weights.NARROW_BITS)
+    return target.is_calibrated or target.option("precision") in (_DYNAMIC, *NARROW_BITS)
 
 
 def profits(node: ir.Node, target: Target) -> bool:
     """Return True if such a target may compute a node otherwise than in floats."""
-    if target.option("precision") in narrow_weights.NARROW_BITS:
+    if target.option("precision") in NARROW_BITS:
         return narrow_weights.profits(node)
     return is_product(node) and (target.is_calibrated or node.op_type in ("Gemm", "MatMul"))

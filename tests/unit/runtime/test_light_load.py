@@ -14,9 +14,7 @@ from tests.unit.runtime.conftest import assert_right, small_model
 import collage
 from collage._errors import ArtefactError
 from collage.runtime import _model_check
-from collage.target import Target
 from collage.testing import executable_of
-from collage.toolchains import registry
 
 ABSENT = ("onnx", "onnx_ir", "onnxscript", "rich", "typer", "sqlalchemy", "torch")
 HEAVY = ("tvm", "torch", "sympy", "onnx_ir", "onnx", "onnxscript", "openvino", "sqlalchemy", "iree")
@@ -170,14 +168,3 @@ def test_without_the_libraries_that_read_models_only_trusted_artefacts_load(
     with pytest.raises(ArtefactError, match="trusted=True"):
         collage.load(folder / "m.collage")
     assert_right(collage.load(folder / "m.collage", trusted=True))
-
-
-def test_the_names_of_precisions_are_those_that_can_be_made() -> None:
-    from collage.toolchains.onnxruntime.precisions import REDUCED
-    from collage.toolchains.sdk.narrow_weights import NARROW_BITS
-
-    assert ("int8", "int8-dynamic", *NARROW_BITS) == REDUCED
-    assert set(registry().get("openvino").option_values(Target.parse("llvm -compiler=openvino"))["precision"]) == {
-        *("f32", "bf16", "f16", "int8", "default"),
-        *NARROW_BITS,
-    }

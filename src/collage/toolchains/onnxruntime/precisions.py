@@ -5,11 +5,11 @@ Running such kernels needs this module, but not the code that makes them.
 
 from __future__ import annotations
 
-__all__ = ["NARROW", "REDUCED", "UNWANTED_OPTIMISERS"]
+from collage.toolchains.sdk.precisions import NARROW_BITS
 
-NARROW = ("w8", "w4")
-"""Values of the option ``precision`` for narrow weights."""
-REDUCED = ("int8", "int8-dynamic", *NARROW)
+__all__ = ["REDUCED", "UNWANTED_OPTIMISERS"]
+
+REDUCED = ("int8", "int8-dynamic", *NARROW_BITS)
 """Values of the option ``precision`` beside f32."""
 
 UNWANTED_OPTIMISERS = ["MatMulAddFusion"]

@@ -9,7 +9,8 @@ from collage._errors import Unsupported
 from collage.toolchains.sdk.int8_model import in_int8, products_in_floats
 from collage.toolchains.sdk.int8_placement import Int8Style
 from collage.toolchains.sdk.model_files import one_line, save_kernel
-from collage.toolchains.sdk.narrow_weights import NARROW_BITS, with_narrow_weights
+from collage.toolchains.sdk.narrow_weights import with_narrow_weights
+from collage.toolchains.sdk.precisions import NARROW_BITS
 
 if TYPE_CHECKING:
     import onnx_ir as ir

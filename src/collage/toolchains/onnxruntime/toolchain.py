@@ -23,7 +23,7 @@ from collage._errors import CompileError, Unsupported
 from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import IN_FLOATS, Availability, Compiled, Layout, LoadOptions
-from collage.toolchains.onnxruntime.precisions import NARROW, REDUCED, UNWANTED_OPTIMISERS
+from collage.toolchains.onnxruntime.precisions import REDUCED, UNWANTED_OPTIMISERS
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command
 from collage.toolchains.sdk.in_place import InPlaceKernelBase, layouts_of
 from collage.toolchains.sdk.model_files import (
@@ -33,6 +33,7 @@ from collage.toolchains.sdk.model_files import (
     save_kernel,
     usable_cores,
 )
+from collage.toolchains.sdk.precisions import NARROW_BITS
 from collage.toolchains.sdk.profiler_names import BODY, tokenised, tokens_in
 from collage.toolchains.sdk.thread_affinity import HelperThreads, started_meanwhile
 
@@ -87,7 +88,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
         build = f"onnxruntime {ort.__version__}, {ort.get_build_info()}"
         # Elsewhere 8-bit products are no faster than f32 ones. Narrow weights are: a row through a decoder of 122 million weights
         # took 47.7 ms of one AVX2 core in f32, 13.5 in w8 and 9.0 in w4.
-        precisions = REDUCED if this_machine().multiplies_bytes_at_once else NARROW
+        precisions = REDUCED if this_machine().multiplies_bytes_at_once else tuple(NARROW_BITS)
         return Availability(True, ort.__version__, build, (_PROVIDER,), precisions=precisions, compact=REDUCED)
 
     def option_values(self, target: Target) -> OptionValues:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from collage.toolchains.sdk.int8_model import in_int8, products_in_floats
 from collage.toolchains.sdk.int8_placement import Int8Style
 from collage.toolchains.sdk.model_files import save_kernel
-from collage.toolchains.sdk.narrow_weights import NARROW_BITS, with_narrow_weights
+from collage.toolchains.sdk.narrow_weights import with_narrow_weights
+from collage.toolchains.sdk.precisions import NARROW_BITS
 
 if TYPE_CHECKING:
     from pathlib import Path

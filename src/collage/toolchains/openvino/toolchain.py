@@ -34,6 +34,7 @@ from collage.toolchains.sdk.model_files import (
     support_of,
     values_of,
 )
+from collage.toolchains.sdk.precisions import NARROW_BITS
 from collage.toolchains.sdk.profiler_names import BODY, TokenisedKernel, input_token, tokenised, tokens_in
 
 if TYPE_CHECKING:
@@ -45,11 +46,9 @@ if TYPE_CHECKING:
 __all__ = ["OpenVinoToolchain"]
 
 _FLOATS = ("f32", "bf16")
-_NARROW = ("w8", "w4")
-"""Values of the option ``precision`` for narrow weights."""
 _OPTIONS: OptionValues = {
     "threads": None,
-    "precision": ("f32", "bf16", "f16", "int8", *_NARROW, "default"),
+    "precision": ("f32", "bf16", "f16", "int8", *NARROW_BITS, "default"),
     "exempt": None,
     "floats": tuple(_FLOATS),
 }
@@ -107,9 +106,9 @@ class OpenVinoToolchain(ToolchainBase):
         flags = this_machine().flags
         faster = [precision for precision, needed in _NATIVE.items() if any(flag in flags for flag in needed)]
         # Elsewhere 8-bit products are no faster than f32 ones.
-        faster += ["int8", *_NARROW] if this_machine().multiplies_bytes_at_once else []
+        faster += ["int8", *NARROW_BITS] if this_machine().multiplies_bytes_at_once else []
         return Availability(
-            True, distribution.version, build, ("CPU",), precisions=tuple(faster), compact=("int8", *_NARROW)
+            True, distribution.version, build, ("CPU",), precisions=tuple(faster), compact=("int8", *NARROW_BITS)
         )
 
     def option_values(self, target: Target) -> OptionValues:

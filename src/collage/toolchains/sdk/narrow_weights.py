@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
     from collage.toolchains._contract import Tensor
 
-__all__ = ["NARROW_BITS", "profits", "with_narrow_weights"]
-
-NARROW_BITS = {"w8": 8, "w4": 4}
-"""Values of the option ``precision``, with the bits of a weight."""
+__all__ = ["in_blocks", "is_narrowed", "profits", "with_narrow_weights"]
 
 _BLOCK = {8: 128, 4: 32}
 """Weights, along a column, that share a scale."""
@@ -58,14 +55,14 @@ def with_narrow_weights(kernel: ir.Model, bits: int, *, dequantizes: bool = Fals
     Raises:
         Unsupported: There is no such product.
     """
-    if not any(_is_narrowed(node) for node in kernel.graph):
+    if not any(is_narrowed(node) for node in kernel.graph):
         raise Unsupported(f"the kernel has no MatMul or Gemm of at most {_MOST_ROWS} rows with large constant weights")
     made = copy_model(kernel)
     if dequantizes and bits == 4:
         made, dequantizes = _with_blocks(made)
     names = NameSupply(reserved=[str(value.name) for value in values_of(made.graph) if value.name])
     names.reserve(node.name for node in made.graph.all_nodes() if node.name)
-    for node in [node for node in made.graph if _is_narrowed(node)]:
+    for node in [node for node in made.graph if is_narrowed(node)]:
         if dequantizes and (bits == 8 or _summed(node) % _BLOCK[bits] == 0):
             _dequantize(made.graph, node, bits, names)
         else:
@@ -109,7 +106,8 @@ def profits(node: ir.Node) -> bool:
     return rows <= _MOST_ROWS
 
 
-def _is_narrowed(node: ir.Node) -> bool:
+def is_narrowed(node: ir.Node) -> bool:
+    """Return True for a product that profits, and of which all weights are finite."""
     return profits(node) and bool(np.isfinite(_array(node.inputs[1])).all())
 
 
@@ -120,6 +118,37 @@ def _is_transposed(node: ir.Node) -> bool:
 def _summed(node: ir.Node) -> int:
     """Return the length of the axis that a product sums over."""
     return int(_array(node.inputs[1]).shape[1 if _is_transposed(node) else 0])
+
+
+def in_blocks(node: ir.Node, bits: int) -> tuple[Tensor, Tensor]:
+    """Return the weights of a product as integers [K, N] (int8), and the scale of each block [K / B, N] (float32, of 16 bits).
+
+    Args:
+        node: A product that is narrowed.
+        bits: Bits of a weight. Of 8, all weights of a column are one block.
+
+    Raises:
+        Unsupported: A column does not split into blocks.
+    """
+    weight = _array(node.inputs[1])
+    columns = np.ascontiguousarray(weight if _is_transposed(node) else weight.T, np.float32)
+    if bits == 4:
+        if _summed(node) % _BLOCK[bits]:
+            raise Unsupported(
+                f"{node.name}: a column of {_summed(node)} weights does not split into blocks of {_BLOCK[bits]}"
+            )
+        integers, scales = _in_blocks(columns)
+    else:
+        scales = _of_16_bits(weight_scales(columns, 0, bits))[:, None]
+        integers = np.clip(np.rint(columns / scales), _LOWEST[bits], -_LOWEST[bits]).astype(np.int8)
+    return np.ascontiguousarray(integers.T), np.ascontiguousarray(scales.T)
+
+
+def _of_16_bits(scales: Tensor) -> Tensor:
+    """Return scales with the digits of a bfloat16. Toolchains that keep scales in 16 bits lose nothing then."""
+    bits = np.ascontiguousarray(scales, np.float32).view(np.uint32)
+    rounded: Tensor = ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32)
+    return np.where(rounded == 0, np.float32(1), rounded)
 
 
 def _dequantize(graph: ir.Graph, node: ir.Node, bits: int, names: NameSupply) -> None:
@@ -214,18 +243,19 @@ def _rounded(blocks: Tensor) -> tuple[Tensor, Tensor]:
     # The largest weight, of either sign, becomes the lowest integer, which has no counterpart.
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(-1, keepdims=True), -1) / np.float32(lowest)
     unit = np.where(largest == 0, np.float32(1), largest)
-    blocks = blocks / unit
+    given, blocks = blocks, blocks / unit
     best, least = np.zeros_like(unit), np.full_like(unit, np.inf)
     for share in _SHARES:
         integers = np.clip(np.rint(blocks / np.float32(share)), lowest, -lowest - 1)
         # The scale of least squares for these integers. They are not all 0, unless the weights are.
         squares = (integers * integers).sum(-1, keepdims=True)
         scale = (integers * blocks).sum(-1, keepdims=True) / np.maximum(squares, 1)
-        scale = np.where(squares == 0, np.float32(1), scale)
+        whole = _of_16_bits(np.where(squares == 0, np.float32(1), scale) * unit)
+        scale = whole / unit
         integers = np.clip(np.rint(blocks / scale), lowest, -lowest - 1)
         error = np.square(integers * scale - blocks).sum(-1, keepdims=True)
-        best, least = np.where(error < least, scale, best), np.minimum(error, least)
-    return np.clip(np.rint(blocks / best), lowest, -lowest - 1), (best * unit)[..., 0]
+        best, least = np.where(error < least, whole, best), np.minimum(error, least)
+    return np.clip(np.rint(given / best), lowest, -lowest - 1), best[..., 0]
 
 
 def _constant(graph: ir.Graph, name: str, array: Tensor) -> ir.Value:

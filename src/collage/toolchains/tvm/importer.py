@@ -95,6 +95,7 @@ from collage.toolchains.tvm.indexed import (
     scattered_elements,
     scattered_points,
 )
+from collage.toolchains.tvm.narrow_products import NARROW_PRODUCT, narrow_product
 from collage.toolchains.tvm.normalisations import is_of_images, normalised_images, reshaped, with_channels
 from collage.toolchains.tvm.one_length import Images
 from collage.toolchains.tvm.processor import WIDE, current_processor
@@ -136,7 +137,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         return relax.transform.DeadCodeElimination()(self.from_onnx(proto.graph, version))
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        others = onnx.GraphProto(node=[node for node in graph.node if node.op_type not in RECURRENT])
+        others = onnx.GraphProto(node=[node for node in graph.node if node.op_type not in _OWN])
         super()._check_for_unsupported_ops(others)
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
@@ -200,6 +201,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return simple
         if op_name in RECURRENT:
             return recurrent(self.bb, self._processor, op_name, inputs, attrs)
+        if op_name == NARROW_PRODUCT:
+            return narrow_product(self.bb, *inputs)
         if op_name in PAIRWISE:
             return pairwise(op_name, inputs, self.bb)
         if op_name in EXTREMES and _is_float(inputs[0]):
@@ -388,6 +391,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         return y if whole is None else relax.op.reshape(y, x.ty.shape)
 
 
+_OWN = frozenset((*RECURRENT, NARROW_PRODUCT))
+"""Operators that TVM's importer does not know."""
 _NORMALISATIONS = frozenset(("LayerNormalization", "RMSNormalization"))
 _SOFTMAXES = frozenset(("LogSoftmax", "Softmax"))
 _ALONG_ONE_AXIS = 13

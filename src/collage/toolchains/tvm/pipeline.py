@@ -31,6 +31,7 @@ def front(target: Any, *, channels_last: bool, own_loops: bool = True) -> Any:
 
     from collage.toolchains.tvm.attention import turn_products, use_attention
     from collage.toolchains.tvm.matrix_products import use_matrix_products
+    from collage.toolchains.tvm.narrow_products import use_narrow_products
     from collage.toolchains.tvm.products import use_products
     from collage.toolchains.tvm.profiler import fuse_operators
     from collage.toolchains.tvm.weight_layout import pack_weights, turn_weights
@@ -38,7 +39,13 @@ def front(target: Any, *, channels_last: bool, own_loops: bool = True) -> Any:
 
     # A value that several convolutions read is turned once.
     layout = [_channels_last(), relax.transform.EliminateCommonSubexpr()]
-    rewrites = [use_attention(target), use_winograd(target), use_products(target), use_matrix_products(target)]
+    rewrites = [
+        use_attention(target),
+        use_winograd(target),
+        use_products(target),
+        use_narrow_products(target),
+        use_matrix_products(target),
+    ]
     return tvm.transform.Sequential(
         [
             *cpu_generic.library_dispatch_passes(target),

@@ -25,11 +25,13 @@ class Processor:
         lanes: Elements of single precision in a vector.
         registers: Number of vector registers.
         threads: Number of threads.
+        multiplies_bytes: True if it multiplies four bytes of each lane, and adds the products up, at once.
     """
 
     lanes: int
     registers: int
     threads: int
+    multiplies_bytes: bool = False
 
     @property
     def is_wide(self) -> bool:
@@ -87,10 +89,11 @@ class Tile:
 def processor_of(target: Any) -> Processor | None:
     """Return the processor of a target of TVM's; None if it has no wide vectors."""
     threads = int(target.attrs.get("num-cores", 1))
-    if tvm.target.codegen.target_has_features("avx512f", target):
-        return Processor(16, 32, threads)
-    if tvm.target.codegen.target_has_features(["avx2", "fma"], target):
-        return Processor(8, 16, threads)
+    has = tvm.target.codegen.target_has_features
+    if has("avx512f", target):
+        return Processor(16, 32, threads, has("avx512vnni", target))
+    if has(["avx2", "fma"], target):
+        return Processor(8, 16, threads, has("avxvnni", target))
     return None
 
 

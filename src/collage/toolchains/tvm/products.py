@@ -31,6 +31,8 @@ from collage.toolchains.tvm.weight_layout import Packer
 
 __all__ = [
     "MOST_VECTORS",
+    "ProductLoops",
+    "RowProduct",
     "are_expected",
     "are_expected_of_windows",
     "has_tiles",
@@ -61,7 +63,7 @@ _TASK_TILES = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Product:
+class RowProduct:
     """A product of rows and a matrix.
 
     Attributes:
@@ -154,7 +156,7 @@ def _rewritten(nest: Nest, function: Any, processor: Processor) -> tuple[Any, Ma
     return _write(product, function, nest), {1: functools.partial(_packed, product=product)}
 
 
-def _product_of(nest: Nest, data: Any, weight: Any, processor: Processor) -> _Product:
+def _product_of(nest: Nest, data: Any, weight: Any, processor: Processor) -> RowProduct:
     """Return the product of a nest.
 
     Raises:
@@ -180,7 +182,7 @@ def _product_of(nest: Nest, data: Any, weight: Any, processor: Processor) -> _Pr
     if {*windows, *strides} <= {1}:
         windows, strides, dilations = [], (), ()
     tile, threads = _tile(lengths, ceil_div(columns, processor.lanes), processor), processor.threads
-    return _Product(lengths, padded, margins, tuple(windows), strides, dilations, depth, columns, tile, threads)
+    return RowProduct(lengths, padded, margins, tuple(windows), strides, dilations, depth, columns, tile, threads)
 
 
 def _tile(lengths: Sequence[Length], vectors: int, processor: Processor) -> Tile:
@@ -241,7 +243,7 @@ def _steps(block: Any, source: Any, weight: Any, windows: int) -> tuple[tuple[in
     return tuple(step[0] for step in pixels), tuple(step[1] for step in pixels)
 
 
-def _packed(weight: np.ndarray, product: _Product) -> np.ndarray:
+def _packed(weight: np.ndarray, product: RowProduct) -> np.ndarray:
     """Return a weight [..., C, K] as [panels, elements of a window, columns of a panel], with columns of zeros in the last."""
     matrix = weight.reshape(-1, product.columns)
     matrix = np.pad(matrix, [(0, 0), (0, product.panels * product.tile.panel - product.columns)])
@@ -249,7 +251,7 @@ def _packed(weight: np.ndarray, product: _Product) -> np.ndarray:
     return np.ascontiguousarray(parts.transpose(1, 0, 2))
 
 
-def _write(product: _Product, function: Any, nest: Nest) -> Any:
+def _write(product: RowProduct, function: Any, nest: Nest) -> Any:
     """Return a scheduled function of a product and the operators after it."""
     data, _, *others, output = function.params
     with IRBuilder() as builder, build.prim_func(s_tir=True, private=True):
@@ -261,26 +263,31 @@ def _write(product: _Product, function: Any, nest: Nest) -> Any:
         for i, other in enumerate(others):
             build.arg(f"other_{i}", other)
         build.arg("output", output)
-        _Loops(product, data, weight, output, nest.finish).write()
+        ProductLoops(product, data, weight, output, nest.finish).write()
     return builder.get()
 
 
-class _Loops:
+class ProductLoops:
     """Writes the loops of one product into the function that is being built."""
 
-    def __init__(self, product: _Product, data: Any, weight: Any, output: Any, epilogue: Epilogue) -> None:
+    def __init__(self, product: RowProduct, data: Any, weight: Any, output: Any, epilogue: Epilogue) -> None:
         self._product = product
         self._data, self._weight, self._output = data, weight, output
         self._epilogue = epilogue
 
-    def write(self) -> None:
-        """Write all loops."""
+    def _begin(self) -> RowProduct:
+        """Bind lengths, and return the product with these."""
         # Long expressions of free lengths, divided by for each row of a tile, take TVM and LLVM several times as long.
         lengths, padded = (list(map(_bound, each)) for each in (self._product.lengths, self._product.padded))
         product = self._product = replace(self._product, lengths=lengths, padded=padded)
         self._count = build.bind(math.prod(product.lengths))
         size = math.prod(self._data.shape)
         self._source = build.decl_buffer((size,), "float32", data=self._data.data, layout=None)
+        return product
+
+    def write(self) -> None:
+        """Write all loops."""
+        product = self._begin()
         if product.margins is not None:
             self._source = self._padded(product.margins)
         size = product.groups * product.tile.rows

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collage._errors import CompileError, Unsupported
+from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
-from collage.toolchains._contract import TUNED, Availability, Compiled, LoadOptions, Support, TuningSession
+from collage.toolchains._contract import IN_FLOATS, TUNED, Availability, Compiled, LoadOptions, Support, TuningSession
 from collage.toolchains.sdk.model_files import (
     MAPPED_WEIGHTS,
     check_options,
@@ -23,6 +25,7 @@ from collage.toolchains.sdk.model_files import (
     one_line,
     usable_cores,
 )
+from collage.toolchains.sdk.precisions import NARROW_BITS
 from collage.toolchains.sdk.profiler_names import ranks_of, step_of
 from collage.toolchains.tvm.kernels import (
     LEVELS,
@@ -49,7 +52,13 @@ if TYPE_CHECKING:
 
 __all__ = ["TvmToolchain"]
 
-_OPTIONS: OptionValues = {"threads": None, "opt-level": LEVELS, "trials": None, "seed": None}
+_OPTIONS: OptionValues = {
+    "threads": None,
+    "opt-level": LEVELS,
+    "precision": ("f32", *NARROW_BITS),
+    "trials": None,
+    "seed": None,
+}
 
 
 class TvmToolchain(ToolchainBase):
@@ -60,6 +69,7 @@ class TvmToolchain(ToolchainBase):
     checks_sizes_of = ("Slice",)
     options = {
         "threads": "number of threads (default: one for each physical core); one number for the whole process",
+        "precision": "f32; w8 or w4: matrix products of few rows read weights of 8 or 4 bits",
         "opt-level": "0 to 3: TVM's own optimisation level (default 3)",
         "trials": "schedules that tuning measures for each loop nest; such targets come from --tune",
         "seed": "decides which schedules tuning tries",
@@ -68,7 +78,9 @@ class TvmToolchain(ToolchainBase):
 
     def availability(self) -> Availability:
         """Version of the wheel, whether there is a linker, and whether TVM can be imported."""
-        return tvm_availability()
+        found = tvm_availability()
+        narrow = tuple(NARROW_BITS)
+        return replace(found, precisions=narrow if "avx2" in this_machine().flags else (), compact=narrow)
 
     def loading_availability_of(self, target: Target) -> Availability:
         """The runtime of compiled kernels on the processor, which needs no compiler."""
@@ -87,7 +99,7 @@ class TvmToolchain(ToolchainBase):
         check_options(target, _OPTIONS)
         name = kernel_name(kernel)
         records = _records(kernel, target)
-        module = import_kernel(kernel, workspace, tvm_target(target), _read)
+        module, in_floats = _imported(kernel, target, workspace)
         # By target, since a process that has loaded a library gets the same one again under the same name.
         options = "".join(f".{option}={value}" for option, value in target.options)
         library = workspace / f"{name}{options}.so"
@@ -99,6 +111,7 @@ class TvmToolchain(ToolchainBase):
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
         facts = machine_facts(kernel.graph, lent, multiples_of(module)) | {"calls": _steps(calls, kernel.graph)}
+        facts |= {IN_FLOATS: in_floats} if in_floats else {}
         files = [library.name, add_threads(library)]
         if weights:
             facts["weights"] = write_weights(weights, library.with_suffix(MAPPED_WEIGHTS))
@@ -107,7 +120,7 @@ class TvmToolchain(ToolchainBase):
 
     def check_import(self, kernel: ir.Model, target: Target, workspace: Path) -> None:
         """Import a kernel into Relax and legalise it, which takes a tenth of the time of generating code."""
-        check_legal(import_kernel(kernel, workspace, tvm_target(target), _read), target)
+        check_legal(_imported(kernel, target, workspace)[0], target)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Load the library into a virtual machine of Relax."""
@@ -143,6 +156,20 @@ class TvmToolchain(ToolchainBase):
         use_tvm_threads(load_threads(target, LoadOptions(session.threads)) or usable_cores())
         trials, seed = int(target.option("trials") or "1"), int(target.option("seed") or "0")
         return tune_all(tunable, tvm_target(target), trials, seed, session)
+
+
+def _imported(kernel: ir.Model, target: Target, workspace: Path) -> tuple[Any, list[int]]:
+    """Return a kernel as a Relax module in the precision of a target, and the positions of products in floats all the same."""
+    bits = NARROW_BITS.get(target.option("precision") or "")
+    if bits is None:
+        return import_kernel(kernel, workspace, tvm_target(target), _read), []
+    from collage.graph import copy_model
+    from collage.toolchains.sdk.int8_model import products_in_floats
+    from collage.toolchains.tvm.narrow_products import use_narrow_weights
+
+    narrowed = copy_model(kernel)
+    use_narrow_weights(narrowed, bits)
+    return import_kernel(narrowed, workspace, tvm_target(target), _read), products_in_floats(kernel, narrowed)
 
 
 def _read(proto: Any) -> Any:

@@ -212,7 +212,8 @@ class Calls(relax.PyExprMutator):  # type: ignore[misc]
         loops, packers = self._packers[call.args[0]]
         given = list(call.args[1].fields)
         for position, pack in packers.items():
-            given[position] = relax.const(pack(given[position].value.numpy()), str(given[position].ty.dtype))
+            packed = pack(given[position].value.numpy())
+            given[position] = relax.const(packed, str(packed.dtype))
         return relax.Call(call.op, [loops, relax.Tuple(given), *call.args[2:]], call.attrs, call.ty_args)
 
 

@@ -1,0 +1,162 @@
+"""Products of rows with weights of 4 or 8 bits, in blocks that have a scale each.
+
+A product of few rows takes as long as reading its weights does. Before import, each such product becomes an operator of our own;
+its importer writes plain loops, after which other operators are fused; and a pass writes the loops of ``narrow_loops`` for them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tvm import ir, relax, te
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as build
+
+from collage._errors import Unsupported
+from collage.toolchains.sdk.narrow_weights import in_blocks, is_narrowed
+from collage.toolchains.sdk.precisions import NARROW_BITS
+from collage.toolchains.tvm.lengths import i64, lengths_of
+from collage.toolchains.tvm.narrow_loops import CHUNK, ByteLoops, FloatLoops, Narrow, NarrowLoops, as_float
+from collage.toolchains.tvm.nests import Nest, Unlike, all_of, rewrite_nests
+from collage.toolchains.tvm.processor import Processor
+from collage.toolchains.tvm.products import RowProduct
+from collage.toolchains.tvm.weight_layout import Packer
+
+if TYPE_CHECKING:
+    import onnx_ir
+
+__all__ = ["NARROW_PRODUCT", "narrow_product", "use_narrow_products", "use_narrow_weights"]
+
+NARROW_PRODUCT = "NarrowMatMul"
+"""An operator on rows [..., K], integers [K, N], the scales of their blocks [K / B, N], and a bias or none."""
+
+_BLOCK_NAME = "product_of_{}_bits"
+_NAMED = re.compile(r"product_of_(\d+)_bits")
+
+
+def use_narrow_weights(kernel: onnx_ir.Model, bits: int) -> None:
+    """Replace products of few rows with large constant weights by ``NARROW_PRODUCT``, each in its place.
+
+    Args:
+        kernel: The kernel.
+        bits: Bits of a weight.
+
+    Raises:
+        Unsupported: There is no such product whose columns split into blocks.
+    """
+    made = [_replace(kernel.graph, node, bits) for node in tuple(kernel.graph) if is_narrowed(node)]
+    if not any(made):
+        raise Unsupported("tvm finds no MatMul or Gemm of few rows with large constant weights that splits into blocks")
+    for name, value in list(kernel.graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            del kernel.graph.initializers[name]
+
+
+def _replace(graph: onnx_ir.Graph, node: onnx_ir.Node, bits: int) -> bool:
+    """Put a product of narrow weights in the place of one; return False if it stays."""
+    import onnx_ir
+
+    try:
+        arrays = in_blocks(node, bits)
+    except Unsupported:
+        return False
+    if len(arrays[0]) % CHUNK:
+        return False
+    constants = []
+    for part, array in zip(("integers", "scales"), arrays, strict=True):
+        name = f"{node.name}.{part}"
+        tensor = onnx_ir.Tensor(array, name=name)
+        value = onnx_ir.Value(name=name, type=onnx_ir.TensorType(tensor.dtype), const_value=tensor)
+        value.shape = onnx_ir.Shape(array.shape)
+        graph.register_initializer(value)
+        constants.append(value)
+    made = onnx_ir.Node("", NARROW_PRODUCT, [node.inputs[0], *constants, *node.inputs[2:]], name=node.name)
+    onnx_ir.convenience.replace_nodes_and_values(graph, node, [node], [made], node.outputs, made.outputs)
+    return True
+
+
+def narrow_product(bb: Any, x: Any, integers: Any, scales: Any, bias: Any = None) -> Any:
+    """Return the product of rows [..., K] with integers [K, N] times their scales [K / B, N], plus a bias."""
+    bits = min(NARROW_BITS.values()) if _fits(integers.value.numpy()) else max(NARROW_BITS.values())
+    # The scales of narrow weights have no more digits than a bfloat16: as bits, they are half as many bytes.
+    halves = relax.const((scales.value.numpy().view(np.uint32) >> 16).astype(np.uint16), "uint16")
+    y = bb.emit_te(functools.partial(_product, bits=bits), x, integers, halves, primfunc_name_hint="narrow_matmul")
+    return y if bias is None else relax.op.add(y, bias)
+
+
+def _fits(integers: np.ndarray[Any, Any]) -> bool:
+    bound = 1 << (min(NARROW_BITS.values()) - 1)
+    return bool(integers.min() >= -bound and integers.max() < bound)
+
+
+def _product(x: Any, integers: Any, scales: Any, bits: int) -> Any:
+    depth, columns = integers.shape
+    block = int(depth) // int(scales.shape[0])
+    k = te.reduce_axis((0, depth), name="k")
+
+    def element(*place: Any) -> Any:
+        scale = as_float(scales[k // block, place[-1]])
+        return te.sum(x[*place[:-1], k] * (integers[k, place[-1]].astype("float32") * scale), axis=k)
+
+    return te.compute((*x.shape[:-1], columns), element, name=_BLOCK_NAME.format(bits))
+
+
+def use_narrow_products(target: Any) -> Any:
+    """Return a pass that rewrites such products. It runs at TVM's highest optimisation level only."""
+    return rewrite_nests(target, "narrow", _rewritten, of_weights=False)
+
+
+def _rewritten(nest: Nest, function: Any, processor: Processor) -> tuple[Any, Mapping[int, Packer]]:
+    found = _NAMED.match(str(nest.anchor.name_hint))
+    if found is None or nest.padding is not None:
+        raise Unlike
+    data, weight, scales = function.params[:3]
+    depth, columns = lengths_of(weight)
+    *lengths, last = lengths_of(data)
+    narrow = Narrow(int(found[1]), depth // lengths_of(scales)[0])
+    loads = [load for load in all_of(nest.anchor.body.value, ir.TensorLoad) if load.source.same_as(data)]
+    if last != depth or len(loads) != 1 or narrow.block % CHUNK:
+        raise Unlike
+    kind = ByteLoops if processor.multiplies_bytes else FloatLoops
+    tile = kind.tile(math.prod(lengths), columns, processor)
+    product = RowProduct(lengths, lengths, None, (), (), (), depth, columns, tile, processor.threads)
+    return _write(kind, product, narrow, function, nest), {
+        1: lambda integers: narrow.packed(_in_panels(integers, product)),
+        2: lambda scales: _packed_scales(scales, product, kind.factor_of(narrow)),
+    }
+
+
+def _packed_scales(scales: np.ndarray, product: RowProduct, factor: float) -> np.ndarray:
+    """Return scales [blocks, N] times a power of two as [panels, blocks, columns of a panel]."""
+    floats = (_in_panels(scales, product).astype(np.uint32) << 16).view(np.float32) * np.float32(factor)
+    return (floats.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def _in_panels(array: np.ndarray, product: RowProduct) -> np.ndarray:
+    """Return an array [rows, columns] as [panels, rows, columns of a panel], with columns of zeros in the last."""
+    padded = np.pad(array, [(0, 0), (0, product.panels * product.tile.panel - product.columns)])
+    return np.ascontiguousarray(padded.reshape(len(array), product.panels, -1).transpose(1, 0, 2))
+
+
+def _write(kind: type[NarrowLoops], product: RowProduct, narrow: Narrow, function: Any, nest: Nest) -> Any:
+    """Return a scheduled function of a product and the operators after it."""
+    data, _, _, *others, output = function.params
+    panel = product.tile.panel
+    with IRBuilder() as builder, build.prim_func(s_tir=True, private=True):
+        build.func_name("narrow")
+        build.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        build.arg("data", data)
+        shape = [i64(n) for n in (product.panels, product.depth // CHUNK * narrow.bits, panel)]
+        words = build.arg("words", build.buffer(shape, "int32", layout=None))
+        shape = [i64(n) for n in (product.panels, product.depth // narrow.block, panel)]
+        scales = build.arg("scales", build.buffer(shape, "uint16", layout=None))
+        for i, other in enumerate(others):
+            build.arg(f"other_{i}", other)
+        build.arg("output", output)
+        kind(product, narrow, data, words, scales, output, nest.finish).write()
+    return builder.get()
