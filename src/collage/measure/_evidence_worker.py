@@ -84,7 +84,8 @@ class Witness:
 
     def __init__(self, path: Path, *, is_original: bool, memory: _Memory | None = None) -> None:
         self._path, self._is_original = path, is_original
-        self._identity = _identity_of(path)
+        # A file of the user's may have all weights in it, and no kernel is the same.
+        self._identity = _state_of(path) if is_original else _identity_of(path)
         self._memory = memory or _Memory()
         self._model = StepwiseModel(path)
         self._feeds: Mapping[str, Any] = {}

@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from collage._errors import ToolchainError
-from collage.measure.jobs import HELD_BYTES, Counters, Job, weight_bytes
+from collage.measure.jobs import Counters, Job, may_hold_bytes, weight_bytes
 from collage.measure.worker_pool import Limits, WorkerPool, lane_name
 from collage.runtime import compile_bodies, has_bodies, page_out
 from collage.system.machine import free_memory_bytes, this_machine
@@ -73,7 +73,7 @@ class Builds:
         self._compiled: dict[tuple[str, str], dict[str, Any]] = {}
         self._ahead: dict[tuple[str, str], Built] = {}
         self._slowest_s: dict[str, float] = {}
-        self._held_bytes = 0
+        self._held: dict[str, int] = {}
 
     def compiled(self, kernel: ir.Model, target: Target) -> dict[str, Any]:
         """``collage.toolchains.Compiled`` as JSON; compiled before in this session, a kernel is not compiled again.
@@ -182,13 +182,13 @@ class Builds:
 
     def relieve(self, kernel: ir.Model) -> None:
         """After a job that loaded a kernel: has all kernels forgotten where they may take much memory by now."""
-        self._held_bytes += weight_bytes(kernel)
-        if self._held_bytes > HELD_BYTES:
+        self._held[str(kernel.graph.name)] = weight_bytes(kernel)
+        if sum(self._held.values()) > may_hold_bytes():
             self.tidy()
 
     def tidy(self) -> None:
         """Let workers unload their kernels, and this process release the weights that it mapped."""
-        self._held_bytes = 0
+        self._held.clear()
         self._pool.recycle()
         page_out(self._workspace)
 

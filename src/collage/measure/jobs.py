@@ -9,13 +9,16 @@ import onnx_ir as ir
 
 from collage.cost.workload_key import WorkloadKey, digest_of
 from collage.graph import structural_hash
+from collage.system.machine import usable_memory_bytes
 from collage.target import Target
 from collage.toolchains import written_out
 
-__all__ = ["HELD_BYTES", "Counters", "Job", "batches", "inner_targets", "structure_of", "weight_bytes"]
+__all__ = ["Counters", "Job", "batches", "inner_targets", "may_hold_bytes", "structure_of", "weight_bytes"]
 
-HELD_BYTES = 128 << 20
-"""Weights of kernels that workers hold at once; each of them packs a copy of its own."""
+_LEAST_HELD_BYTES = 128 << 20
+# Parts of the memory that one copy of all weights may take: workers of several toolchains pack copies of their own. A decoder of
+# 489 MB was loaded ten times for its reference where workers could hold 128 MB, which took 6 of 18 s.
+_COPIES = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +87,18 @@ def weight_bytes(model: ir.Model) -> int:
     return sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
 
 
+def may_hold_bytes() -> int:
+    """Return the bytes of weights whose kernels workers may hold at once."""
+    return max(_LEAST_HELD_BYTES, usable_memory_bytes() // _COPIES)
+
+
 def batches(jobs: Iterable[tuple[WorkloadKey, Job]]) -> Iterator[list[tuple[WorkloadKey, Job]]]:
     """Jobs whose kernels may all be loaded at once; one with large weights comes alone."""
     batch: list[tuple[WorkloadKey, Job]] = []
-    held_bytes = 0
+    held_bytes, most_bytes = 0, may_hold_bytes()
     for key, job in jobs:
         held_bytes += weight_bytes(job.kernel)
-        if batch and held_bytes > HELD_BYTES:
+        if batch and held_bytes > most_bytes:
             yield batch
             batch, held_bytes = [], weight_bytes(job.kernel)
         batch.append((key, job))
