@@ -64,6 +64,7 @@ from collage.toolchains.tvm.convolutions import (
     transposed,
     with_whole_vectors,
 )
+from collage.toolchains.tvm.empty_sums import lengths_of_sums, with_lengths_of_sums
 from collage.toolchains.tvm.extremes import EXTREMES, POSITIONS, axes_of, extreme, within_length
 from collage.toolchains.tvm.free_lengths import (
     CONVOLUTIONS,
@@ -95,6 +96,7 @@ from collage.toolchains.tvm.indexed import (
     scattered_elements,
     scattered_points,
 )
+from collage.toolchains.tvm.known_wrong import summed_up
 from collage.toolchains.tvm.narrow_products import NARROW_PRODUCT, narrow_product
 from collage.toolchains.tvm.normalisations import is_of_images, normalised_images, reshaped, with_channels
 from collage.toolchains.tvm.one_length import Images
@@ -124,6 +126,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         self._is_turned = self._mixes_channels = False
         self._images = Images(self.bb)
         self._bound: set[Any] = set()
+        self._summed: list[Any] = []
         # Loops that are written by hand are for processors. Another device has loops of TVM's alone.
         self._processor = current_processor()
 
@@ -133,8 +136,10 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         self._is_turned = bool(convolutions)
         self._mixes_channels = any(mixes_channels(node) for node in convolutions)
         version = next(opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx"))
+        made = self.from_onnx(proto.graph, version)
+        lengths = lengths_of_sums(self._summed, [port for port in self._inputs.values() if isinstance(port, relax.Var)])
         # Views of images that nothing reads are left out.
-        return relax.transform.DeadCodeElimination()(self.from_onnx(proto.graph, version))
+        return relax.transform.DeadCodeElimination()(with_lengths_of_sums(made, lengths))
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         others = onnx.GraphProto(node=[node for node in graph.node if node.op_type not in _OWN])
@@ -153,6 +158,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         """Convert an operator, with its type: converters of later operators ask for ranks."""
         inputs = with_tensors(self.bb, op_name, inputs)
         inputs = with_equal_lengths(self.bb, op_name, inputs, attrs)
+        self._summed += summed_up(op_name, inputs)
         if op_name in WINDOWS:
             attrs = with_pads(inputs, attrs)
 

@@ -25,6 +25,7 @@ from collage.toolchains.sdk.openmp import quiet_threads
 from collage.toolchains.sdk.profiler_names import node_token, with_names
 from collage.toolchains.tvm.int64_lengths import compute_lengths_in_64_bits
 from collage.toolchains.tvm.known_wrong import known_wrong, misread, refuse_types, summed_up
+from collage.toolchains.tvm.length_forms import Form, value_of
 from collage.toolchains.tvm.runtime_library import load_main, new_tensor, runtime, tvm_build
 from collage.toolchains.tvm.threads import build_threads, threads_in
 from collage.toolchains.tvm.weight_files import mapped_weights
@@ -102,6 +103,8 @@ class MachineKernel:
         self._weights = mapped_weights(folder, compiled.files, compiled.metadata.get("weights", ()))
         self._lent = compiled.metadata["lent"]
         self._refuses_empty = compiled.metadata.get("refuses_empty", True)
+        self._has_empty = False
+        self._may_be_0, self._may_be_0_if_empty = compiled.metadata.get("sums", ((), ()))
         self._multiples = compiled.metadata.get("multiples", [])
         self._shape = ffi.Shape
         self._is_tuple = len(compiled.outputs) > 1
@@ -110,7 +113,10 @@ class MachineKernel:
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """Run the module."""
+        self._has_empty = False
         given = [self._tensor(i, x) for i, x in enumerate(inputs)]
+        if self._may_be_0 or self._has_empty:
+            self._refuse_sums_of_nothing(inputs)
         if self._multiples:
             given.append(self._counts(inputs))
         self._threads.use(self._count)
@@ -123,6 +129,14 @@ class MachineKernel:
         for i in self._lent:
             outputs[i] = outputs[i].copy()
         return outputs
+
+    def _refuse_sums_of_nothing(self, inputs: Sequence[Tensor]) -> None:
+        shapes = [x.shape for x in inputs]
+        lengths = (*self._may_be_0, *(self._may_be_0_if_empty if self._has_empty else ()))
+        if (self._has_empty and self._refuses_empty) or any(value_of(length, shapes) <= 0 for length in lengths):
+            raise Unsupported(
+                f"tvm's code sums or divides lengths, and is wrong for no elements (its inputs are {', '.join(map(str, shapes))})"
+            )
 
     def _counts(self, inputs: Sequence[Tensor]) -> Any:
         """Return how many times the sides of images are what they must be multiples of."""
@@ -149,10 +163,8 @@ class MachineKernel:
 
     def _stage(self, i: int, x: Tensor) -> Any:
         """Copy an input to where TVM takes it."""
-        if self._refuses_empty and not x.size:
-            raise Unsupported(
-                f"tvm's code sums or divides lengths, and is wrong for no elements (an input is {x.shape})"
-            )
+        if not x.size:
+            self._has_empty = True
         staged = self._staged[i]
         if staged is None or staged[0].shape != x.shape or staged[0].dtype != x.dtype:
             tensor = new_tensor(x.shape, x.dtype.name)
@@ -200,7 +212,12 @@ def _tvm_alone() -> Any:
         del sys.modules["torch"]
 
 
-def machine_facts(graph: ir.Graph, lent: Sequence[int], multiples: Sequence[Sequence[int]] = ()) -> dict[str, Any]:
+def machine_facts(
+    graph: ir.Graph,
+    lent: Sequence[int],
+    multiples: Sequence[Sequence[int]] = (),
+    sums: Sequence[Sequence[Form]] | None = None,
+) -> dict[str, Any]:
     """Return the metadata of a kernel that ``MachineKernel`` needs.
 
     Empty inputs are refused where TVM never writes sums over no elements, and where it may round quotients of lengths down, and
@@ -210,15 +227,18 @@ def machine_facts(graph: ir.Graph, lent: Sequence[int], multiples: Sequence[Sequ
         graph: The graph of the kernel.
         lent: See ``build_library``.
         multiples: See ``multiples_of``.
+        sums: See ``lengths_of_sums``.
     """
     import onnx_ir as ir
 
-    summed = [x for node in graph for x in summed_up(node)]
+    summed = [x for node in graph for x in summed_up(node.op_type, node.inputs)]
     is_open = any(x.shape is None or not all(isinstance(length, int) for length in x.shape) for x in summed)
     divides = any(
         node.op_type == "Div" and node.outputs[0].dtype in (None, ir.DataType.INT64) for node in graph.all_nodes()
     )
-    facts = {"lent": lent, "refuses_empty": is_open or divides}
+    facts: dict[str, Any] = {"lent": lent, "refuses_empty": divides or (is_open and sums is None)}
+    if sums is not None and any(sums):
+        facts["sums"] = sums
     return {**facts, "multiples": multiples} if multiples else facts
 
 

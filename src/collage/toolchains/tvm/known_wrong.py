@@ -5,9 +5,9 @@ They were found with ONNX's own tests and with random models, on TVM 0.27. Kerne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -310,12 +310,12 @@ def refuse_types(values: Iterable[ir.Value]) -> None:
 def _sums_up_nothing(node: ir.Node) -> bool:
     """True if outputs are sums over a length of 0. TVM's loops do not set them to zero then."""
     made = node.outputs[0].shape
-    return 0 not in (made or ()) and any(0 in (x.shape or ()) for x in summed_up(node))
+    return 0 not in (made or ()) and any(0 in (x.shape or ()) for x in summed_up(node.op_type, node.inputs))
 
 
-def summed_up(node: ir.Node) -> list[ir.Value]:
-    """Return the values that a node reduces: sums, multiplies, or takes the largest of."""
-    reads = node.inputs if node.op_type in _SUMS else node.inputs[:1] if node.op_type.startswith("Reduce") else ()
+def summed_up(operator: str, inputs: Sequence[Any]) -> list[Any]:
+    """Return the inputs that an operator reduces: sums, multiplies, or takes the largest of."""
+    reads = inputs if operator in _SUMS else inputs[:1] if operator.startswith("Reduce") else ()
     return [x for x in reads if x is not None]
 
 

@@ -106,11 +106,13 @@ class TvmToolchain(ToolchainBase):
         calls: list[Call] = []
         weights: list[np.ndarray[Any, Any]] = []
         lent = build_library(module, target, library, records, calls, weights)
+        from collage.toolchains.tvm.empty_sums import known_lengths_of_sums
         from collage.toolchains.tvm.multiples import multiples_of
 
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
-        facts = machine_facts(kernel.graph, lent, multiples_of(module)) | {"calls": _steps(calls, kernel.graph)}
+        facts = machine_facts(kernel.graph, lent, multiples_of(module), known_lengths_of_sums(module))
+        facts["calls"] = _steps(calls, kernel.graph)
         facts |= {IN_FLOATS: in_floats} if in_floats else {}
         files = [library.name, add_threads(library)]
         if weights:

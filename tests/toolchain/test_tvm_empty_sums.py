@@ -1,0 +1,87 @@
+"""Inputs without elements on TVM: kernels whose sums still have some run, others refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from collage._errors import Unsupported
+from collage.target import Target
+from collage.testing._toolchain_kernels import kernel as parsed_kernel
+from collage.toolchains import LoadOptions, compile_for
+from collage.toolchains.tvm.toolchain import TvmToolchain
+
+pytest.importorskip("tvm")
+
+TARGET = Target.parse("llvm")
+ATTENTION = """
+    (float[1,past,8] k, float[1,new,8] x) => (float[1,new,8] y, float[1,total,8] z) {
+        z = Concat <axis = 1> (k, x)
+        t = Transpose <perm = [0, 2, 1]> (z)
+        s = MatMul (x, t)
+        p = Softmax (s)
+        y = MatMul (p, z)
+    }"""
+
+
+def numbers(*shape: int) -> Any:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def loaded(model: ir.Model, folder: Path) -> Any:
+    toolchain = TvmToolchain()
+    return toolchain.load(compile_for(toolchain, model, TARGET, folder), TARGET, folder, LoadOptions())
+
+
+@pytest.mark.parametrize(("past", "new"), [(0, 1), (0, 5), (3, 1), (0, 38), (7, 0)])
+def test_attention_begins_with_an_empty_cache(past: int, new: int, tmp_path: Path) -> None:
+    model = parsed_kernel("attention", ATTENTION)
+    kernel, given = loaded(model, tmp_path), [numbers(1, past, 8), numbers(1, new, 8)]
+    if not new:  # Scores of no rows are multiplied, and a kernel does not know that nothing reads them.
+        with pytest.raises(Unsupported, match="no elements"):
+            kernel(given)
+        given = [numbers(1, past, 8), numbers(1, 2, 8)]
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    for _ in range(2):  # The second time memory holds what the first one left.
+        for y, expected in zip(kernel(given), session.run(None, dict(zip("kx", given, strict=True))), strict=True):
+            np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_sums_over_a_length_that_is_0_are_refused(tmp_path: Path) -> None:
+    text = "(float[n,m] x, float[k,2] w) => (float[n,2] y) {s = ReduceSum <keepdims = 0> (x) p = Add (w, s) y = MatMul (x, p)}"
+    kernel = loaded(parsed_kernel("sums", text), tmp_path)
+    with pytest.raises(Unsupported, match="no elements"):
+        kernel([numbers(3, 0), numbers(0, 2)])
+    with pytest.raises(Unsupported, match="no elements"):
+        kernel([numbers(0, 3), numbers(3, 2)])
+    x, w = numbers(4, 3), numbers(3, 2)
+    np.testing.assert_allclose(kernel([x, w])[0], x @ (w + x.sum()), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("body", "lengths"),
+    [
+        ("s = Slice (x, one, far) y = ReduceSum <keepdims = 0> (s)", {4: True, 1: False}),
+        ("s = Slice (x, two, far) y = ReduceSum <keepdims = 0> (s)", {4: True, 3: True, 2: False, 1: False}),
+        ("s = Slice (x, one, far, zero, two) y = ReduceMax <keepdims = 0> (s)", {4: True, 2: True, 1: False}),
+        ("s = Slice (x, zero, last) y = ReduceMin <keepdims = 0> (s)", {4: True, 2: True, 1: False}),
+        ("s = Slice (x, one, far) t = Concat <axis = 0> (s, x) y = ReduceSum <keepdims = 0> (t)", {4: True, 1: True}),
+    ],
+)
+def test_parts_of_inputs_may_be_empty(body: str, lengths: dict[int, bool], tmp_path: Path) -> None:
+    numbers_of = {"zero": 0, "one": 1, "two": 2, "far": 2**31 - 1, "last": -1}
+    weights = {name: np.array([value]) for name, value in numbers_of.items() if name in body}
+    model = parsed_kernel("rest", f"(float[N,3] x) => (float y) {{{body}}}", weights)
+    kernel, session = loaded(model, tmp_path), onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    for length, is_right in lengths.items():
+        x = numbers(length, 3)
+        if is_right:
+            np.testing.assert_allclose(kernel([x])[0], session.run(None, {"x": x})[0], rtol=1e-4, atol=1e-5)
+        else:
+            with pytest.raises(Unsupported, match="no elements"):
+                kernel([x])
