@@ -11,9 +11,11 @@ import onnxruntime
 import pytest
 
 from collage._errors import Unsupported
+from collage.runtime._sources import HostKernels
 from collage.target import Target
+from collage.testing import executable_of
 from collage.testing._toolchain_kernels import kernel as parsed_kernel
-from collage.toolchains import LoadOptions, compile_for
+from collage.toolchains import EmptyTakingKernel, LoadOptions, compile_for
 from collage.toolchains.tvm.toolchain import TvmToolchain
 
 pytest.importorskip("tvm")
@@ -50,6 +52,36 @@ def test_attention_begins_with_an_empty_cache(past: int, new: int, tmp_path: Pat
     for _ in range(2):  # The second time memory holds what the first one left.
         for y, expected in zip(kernel(given), session.run(None, dict(zip("kx", given, strict=True))), strict=True):
             np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "takes"),
+    [
+        ("y = Softmax (x)", True),
+        ("t = Transpose (x) y = MatMul (x, t)", True),
+        ("y = ReduceMean <keepdims = 1> (x)", True),
+        ("y = CumSum (x, one)", False),
+        ("y = MaxPool <kernel_shape = [3], pads = [1, 1]> (x)", False),
+    ],
+)
+def test_kernels_say_if_they_take_tensors_without_elements(body: str, takes: bool, tmp_path: Path) -> None:
+    port = "float[1,3,N] x" if "Pool" in body else "float[N,8] x"
+    weights = {"one": np.array(1)} if "one" in body else {}
+    kernel = loaded(parsed_kernel("k", f"({port}) => (float y) {{{body}}}", weights), tmp_path)
+    assert isinstance(kernel, EmptyTakingKernel) and kernel.takes_empty is takes
+
+
+def test_an_executable_leaves_an_empty_cache_to_its_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = parsed_kernel("attention", ATTENTION)
+    run = executable_of(model, "llvm", threads=2)
+    monkeypatch.setattr(HostKernels, "run", lambda *_: pytest.fail("the host stood in"))
+    given = {"k": numbers(1, 0, 8), "x": numbers(1, 4, 8)}
+    expected = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString()).run(None, given)
+    for y, right in zip(run.run(given).values(), expected, strict=True):
+        np.testing.assert_allclose(y, right, rtol=1e-5, atol=1e-5)
+    monkeypatch.undo()
+    made = run.run({"k": numbers(1, 3, 8), "x": numbers(1, 0, 8)})  # The kernel refuses it, and the host stands in.
+    assert [y.shape for y in made.values()] == [(1, 0, 8), (1, 3, 8)]
 
 
 def test_sums_over_a_length_that_is_0_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from collage._errors import InputError
 from collage.runtime._buffers import Lifetime, OutputBuffer, arrays_in_one_block, fits, same_place
-from collage.toolchains import AllocatingKernel, InPlaceKernel, Kernel, Layout, size_bytes
+from collage.toolchains import AllocatingKernel, EmptyTakingKernel, InPlaceKernel, Kernel, Layout, size_bytes
 
 __all__ = ["Executor", "Host", "Span", "Step", "Targets", "written_to"]
 
@@ -134,11 +134,7 @@ class Executor:
         return self._owned([slots[i] for i in self._outputs], values, suspects)
 
     def run_empty(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Run like ``run``, where an input has no elements: kernels that are given such a tensor are left to the host.
-
-        Toolchains get nothing wrong as often as nothing: one leaves reductions over it unwritten. There is also nothing
-        to gain.
-        """
+        """Run like ``run``, where an input has no elements: the host stands in for kernels that do not take such a tensor."""
         if self._host is None:
             return self.run(values)
         slots = self._slots(values)
@@ -187,7 +183,7 @@ class Executor:
         kernel, inputs, outputs, _ = self._steps[position]
         into = self._into[position]
         values = [slots[i] for i in inputs]
-        if is_empty and self._host is not None and any(isinstance(x, np.ndarray) and not x.size for x in values):
+        if is_empty and self._host is not None and not _takes_empty(kernel) and any(map(_has_nothing, values)):
             return self._host.run(position, values)
         try:
             if into is None:
@@ -281,6 +277,14 @@ class _Memory:
 
 def _allocates(kernel: Kernel) -> bool:
     return isinstance(kernel, AllocatingKernel) and kernel.allocates_outputs
+
+
+def _takes_empty(kernel: Kernel) -> bool:
+    return isinstance(kernel, EmptyTakingKernel) and kernel.takes_empty
+
+
+def _has_nothing(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and not value.size
 
 
 def _fail(position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:

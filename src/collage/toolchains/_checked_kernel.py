@@ -104,7 +104,7 @@ class _CheckedKernel:
         self._after = [_check(check, names, count) for check in made]
         self._extra = extra
         self.reuses_outputs: bool = kernel.reuses_outputs
-        for name in ("allocates_outputs", "precision"):
+        for name in ("allocates_outputs", "precision", "takes_empty"):
             if hasattr(kernel, name):
                 setattr(self, name, getattr(kernel, name))
         if hasattr(kernel, "run_into"):

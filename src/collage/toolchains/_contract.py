@@ -33,6 +33,7 @@ __all__ = [
     "AllocatingKernel",
     "Availability",
     "Compiled",
+    "EmptyTakingKernel",
     "Importer",
     "InPlaceKernel",
     "Kernel",
@@ -248,6 +249,24 @@ class AllocatingKernel(Protocol):
 
     reuses_outputs: bool
     allocates_outputs: bool
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """See ``Kernel``."""
+        ...
+
+
+@runtime_checkable
+class EmptyTakingKernel(Protocol):
+    """A kernel that states if tensors without elements may be given to it.
+
+    Optional: most toolchains compute something wrong of such tensors, so the host stands in for kernels that do not say.
+
+    Attributes:
+        takes_empty: True if it is right on such tensors, or raises an error.
+    """
+
+    reuses_outputs: bool
+    takes_empty: bool
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """See ``Kernel``."""

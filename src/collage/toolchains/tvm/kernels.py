@@ -24,7 +24,7 @@ from collage.toolchains.sdk.model_files import one_line, refuse_operators, usabl
 from collage.toolchains.sdk.openmp import quiet_threads
 from collage.toolchains.sdk.profiler_names import node_token, with_names
 from collage.toolchains.tvm.int64_lengths import compute_lengths_in_64_bits
-from collage.toolchains.tvm.known_wrong import known_wrong, misread, refuse_types, summed_up
+from collage.toolchains.tvm.known_wrong import is_plain, known_wrong, misread, refuse_types, summed_up
 from collage.toolchains.tvm.length_forms import Form, value_of
 from collage.toolchains.tvm.runtime_library import load_main, new_tensor, runtime, tvm_build
 from collage.toolchains.tvm.threads import build_threads, threads_in
@@ -103,6 +103,7 @@ class MachineKernel:
         self._weights = mapped_weights(folder, compiled.files, compiled.metadata.get("weights", ()))
         self._lent = compiled.metadata["lent"]
         self._refuses_empty = compiled.metadata.get("refuses_empty", True)
+        self.takes_empty = compiled.metadata.get("takes_empty") is True
         self._has_empty = False
         self._may_be_0, self._may_be_0_if_empty = compiled.metadata.get("sums", ((), ()))
         self._multiples = compiled.metadata.get("multiples", [])
@@ -236,7 +237,10 @@ def machine_facts(
     divides = any(
         node.op_type == "Div" and node.outputs[0].dtype in (None, ir.DataType.INT64) for node in graph.all_nodes()
     )
-    facts: dict[str, Any] = {"lent": lent, "refuses_empty": divides or (is_open and sums is None)}
+    refuses = divides or (is_open and sums is None)
+    facts: dict[str, Any] = {"lent": lent, "refuses_empty": refuses}
+    if not refuses and all(map(is_plain, graph.all_nodes())):
+        facts["takes_empty"] = True
     if sums is not None and any(sums):
         facts["sums"] = sums
     return {**facts, "multiples": multiples} if multiples else facts

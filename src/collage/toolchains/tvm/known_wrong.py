@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from collage.toolchains._contract import Support
 
-__all__ = ["known_wrong", "misread", "refuse_types", "summed_up", "support"]
+__all__ = ["is_plain", "known_wrong", "misread", "refuse_types", "summed_up", "support"]
 
 _TYPES = frozenset(
     ("FLOAT", "FLOAT16", "DOUBLE", "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
@@ -77,6 +77,11 @@ _MAY_WRAP = frozenset(
 """Operators whose results may exceed the type of their inputs."""
 
 _SUMS = frozenset(("Einsum", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "MatMul", "MatMulInteger", "QLinearMatMul"))
+
+_PLAIN = frozenset(
+    ("Gemm", "LayerNormalization", "LogSoftmax", "MatMul", "RMSNormalization", "Shape", "Size", "Softmax")
+)
+"""Operators beside elementwise ones, copies and reductions that are right on tensors without elements."""
 
 _WIDE = 32
 """Bits of the smallest integers that float32 does not hold."""
@@ -317,6 +322,14 @@ def summed_up(operator: str, inputs: Sequence[Any]) -> list[Any]:
     """Return the inputs that an operator reduces: sums, multiplies, or takes the largest of."""
     reads = inputs if operator in _SUMS else inputs[:1] if operator.startswith("Reduce") else ()
     return [x for x in reads if x is not None]
+
+
+def is_plain(node: ir.Node) -> bool:
+    """Return True for an operator whose loops are right on tensors without elements, unless it sums over no elements."""
+    from collage.graph import OpKind, declared_kind  # Late: running kernels does not need it.
+
+    kind = declared_kind(node.domain, node.op_type)
+    return kind <= OpKind.INJECTIVE or node.op_type.startswith("Reduce") or node.op_type in _PLAIN
 
 
 def _may_reduce_nothing(node: ir.Node) -> bool:
