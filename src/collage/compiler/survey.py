@@ -25,9 +25,19 @@ from collage.measure.original_model import OriginalModel
 from collage.measure.session import MeasureSession
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Availability, Support, support_for
+from collage.toolchains.sdk.precisions import NARROW_BITS
 from collage.transform import simplifying_passes
 
-__all__ = ["LATE", "Reference", "Survey", "baselines_of", "supported_baselines", "survey_model", "why_no_gain"]
+__all__ = [
+    "LATE",
+    "Reference",
+    "Survey",
+    "baselines_of",
+    "share_left",
+    "supported_baselines",
+    "survey_model",
+    "why_no_gain",
+]
 
 LATE = "not measured: the time budget leaves no time for it"
 """The refusal of a target of reduced precision for which there was no time."""
@@ -36,6 +46,8 @@ _NAN = "nan"
 _SHARE_LEFT = {"bf16": 0.25, "int8": 0.5}
 _MOST_LEFT = 0.65
 """Shares of a time budget that have to be left when a target of a reduced precision is measured: less for the most promising."""
+_DECISIVE = 0.5
+"""Narrow weights are among the most promising where their products take this share of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +200,7 @@ def baselines_of(problem: Problem, targets: Sequence[Target], session: MeasureSe
     """
 
     def why_not(target: Target, found: Baselines) -> str | None:
-        share = _SHARE_LEFT.get(target.option("precision") or "", _MOST_LEFT)
+        share = share_left(problem, target, found) if target.is_reduced else 0.0
         has_time = problem.comparison_plan.left_s > share * (problem.time_budget_s or 0.0)
         if target.is_reduced and not has_time:
             return LATE
@@ -217,22 +229,34 @@ def baselines_of(problem: Problem, targets: Sequence[Target], session: MeasureSe
     )
 
 
+def share_left(problem: Problem, target: Target, found: Baselines) -> float:
+    """Return the share of the time budget that has to be left when a target of reduced precision is measured."""
+    precision = target.option("precision") or ""
+    if precision in NARROW_BITS and (_share_of_products(problem, target, found) or 0.0) >= _DECISIVE:
+        return min(_SHARE_LEFT.values())
+    return _SHARE_LEFT.get(precision, _MOST_LEFT)
+
+
 def why_no_gain(problem: Problem, target: Target, found: Baselines) -> str | None:
     """Return the reason that a target of 8 bits or narrow weights saves too little time; None if it may pay.
 
     In floats, all that it computes otherwise takes less than the smallest gain that is looked for.
     """
-    if not changes_products_alone(target) or (precision := target.option("precision")) is None:
+    share = _share_of_products(problem, target, found) if changes_products_alone(target) else None
+    if share is None or share >= problem.options.min_gain:
         return None
-    plain = next((t for t in found if t.with_options(precision=precision) == target), None)
+    return f"not measured: the products that it computes otherwise take {share:.1%} of the time in floats"
+
+
+def _share_of_products(problem: Problem, target: Target, found: Baselines) -> float | None:
+    """Return the share of the time in floats of the products that a target computes otherwise; None if that is not known."""
+    precision = target.option("precision")
+    plain = next((t for t in found if precision and t.with_options(precision=precision) == target), None)
     profile = {} if plain is None else found[plain].profile
     if not (total_s := sum(profile.values())):
         return None
     nodes = enumerate(problem.graph.nodes)
-    share = sum(profile.get(i, 0.0) for i, node in nodes if profits(node, target)) / total_s
-    if share >= problem.options.min_gain:
-        return None
-    return f"not measured: the products that it computes otherwise take {share:.1%} of the time in floats"
+    return sum(profile.get(i, 0.0) for i, node in nodes if profits(node, target)) / total_s
 
 
 def supported_baselines(problem: Problem, availability_of: Callable[[Target], Availability]) -> Baselines:

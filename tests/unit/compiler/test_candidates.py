@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 
 from collage.compiler.candidates import has_what_profits
-from collage.compiler.survey import why_no_gain
+from collage.compiler.survey import share_left, why_no_gain
 from collage.frontend import read_model
 from collage.graph import DataflowGraph, IndexSet, SubGraph
 from collage.measure.baselines import TargetBaseline
@@ -58,13 +58,37 @@ def test_targets_whose_products_take_no_time_are_left_out(
     graph: DataflowGraph, precision: str, seconds: float | None, is_left_out: bool
 ) -> None:
     plain = Target.parse("llvm -compiler=onnxruntime")
+    problem, found = timed(graph, plain, seconds)
+    reason = why_no_gain(problem, plain.with_options(precision=precision), found)
+    assert (reason is not None) == is_left_out
+    assert reason is None or "1.0%" in reason
+
+
+@pytest.mark.parametrize(
+    ("precision", "seconds", "share"),
+    [
+        ("w4", 60.0, 0.25),
+        ("w8", 60.0, 0.25),
+        ("w4", 40.0, 0.65),
+        ("w4", None, 0.65),
+        ("int8", 90.0, 0.5),
+        ("bf16", 1.0, 0.25),
+    ],
+)
+def test_narrow_weights_come_early_where_their_products_decide(
+    graph: DataflowGraph, precision: str, seconds: float | None, share: float
+) -> None:
+    plain = Target.parse("llvm -compiler=onnxruntime")
+    problem, found = timed(graph, plain, seconds)
+    assert share_left(problem, plain.with_options(precision=precision), found) == share
+
+
+def timed(graph: DataflowGraph, plain: Target, seconds: float | None) -> tuple[Any, Any]:
+    """A problem, and the baseline of a target of which products with weights take so many of 100 seconds."""
     products = [i for i, node in enumerate(graph.nodes) if any(value.name == "w" for value in node.inputs)]
     rest = (100.0 - (seconds or 0.0)) / (len(graph) - len(products))
     profile = (
         {} if seconds is None else {i: seconds / len(products) if i in products else rest for i in range(len(graph))}
     )
     problem: Any = SimpleNamespace(graph=graph, options=CompileOptions(min_gain=0.02))
-    found = {plain: TargetBaseline(plain, Availability(True), profile=profile)}
-    reason = why_no_gain(problem, plain.with_options(precision=precision), found)
-    assert (reason is not None) == is_left_out
-    assert reason is None or "1.0%" in reason
+    return problem, {plain: TargetBaseline(plain, Availability(True), profile=profile)}
