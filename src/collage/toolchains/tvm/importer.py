@@ -104,6 +104,7 @@ from collage.toolchains.tvm.processor import WIDE, current_processor
 from collage.toolchains.tvm.products import are_expected, are_expected_of_windows
 from collage.toolchains.tvm.recurrent import RECURRENT, recurrent
 from collage.toolchains.tvm.reflections import long_pads, reflected
+from collage.toolchains.tvm.shared_heads import product_of_groups
 from collage.toolchains.tvm.softmax_loops import is_in_parts, softmax
 from collage.toolchains.tvm.winograd import is_expected
 
@@ -269,6 +270,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
                     given = [inputs[0], *(value for value in whole if value is not None)]
                     y = self.bb.normalize(super()._convert_operator("Conv", onnx_input(given), attrs, opset))
                     return relax.op.strided_slice(y, [1], [0], [int(inputs[1].ty.shape.values[0])])
+        if op_name == "MatMul" and (product := product_of_groups(self.bb, *inputs)) is not None:
+            return product
         if op_name == "MatMul" and (product := self._product_of_whole_vectors(inputs)) is not None:
             return product
         if op_name in _INDEXED and all(map(has_lengths, inputs)) and not _may_hold_lengths(op_name, inputs[0]):
