@@ -38,7 +38,8 @@ def model_of(keys: str, shape: str = "1, 8, rows, 8", repeated: str = REPEATED) 
     body = f"{repeated} r = Reshape (e, whole) {KEYS[keys]} y = MatMul (x, t) z = MatMul (y, r)"
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 17]> attention '
-        f"(float[{shape}] x, float[1, 2, past, 8] k, float[1, 2, new, 8] a) => (float[1, 8, r1, t1] y, float[1, 8, r2, 8] z, float[1, 2, t2, 8] c)"
+        f"(float[{shape}] x, float[1, 2, past, 8] k, float[1, 2, new, 8] a) => "
+        "(float[1, 8, r1, t1] y, float[1, 8, r2, 8] z, float[1, 2, t2, 8] c)"
         f" {{ c = Concat <axis = 2> (k, a) {body} }}"
     )
     used = {name for node in model.graph.node for name in node.input}
