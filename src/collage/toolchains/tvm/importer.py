@@ -30,7 +30,9 @@
 * ``Slice`` reads beyond the tensor if an end follows from lengths, and is negative or larger than the tensor.
 * Integers are divided as the processor does it, which ends the process where the divisor is 0, and where the least integer is
   divided by -1.
-* A shape that is an output stays a shape of TVM's, and a length a number: neither is a tensor.
+* A shape that is an output stays a shape of TVM's, and a length a number: neither is a tensor. Few operators take such a
+  number beside a tensor.
+* Keys and values that several queries share are repeated for each of them; see ``shared_heads``.
 * ``Softmax`` of rows that fill no vectors is added up one element after the other; see ``softmax_loops``.
 * ``RNN``, ``GRU`` and ``LSTM`` are unknown to it; see ``recurrent``.
 * Padding to the same size, and ``Range``, ask for lengths that are known; see ``free_lengths``.
