@@ -18,6 +18,7 @@ from collage.database import Database, FactKind
 from collage.runtime import Port, Recipe
 from collage.system.codec import Positive
 from collage.system.machine import this_machine
+from collage.toolchains import READ_BYTES
 from collage.workers.machine_lock import measurement_lock
 from collage.workers.worker import Worker
 
@@ -156,6 +157,9 @@ def bytes_read(recipe: Recipe, workspace: Path) -> int | None:
     total = 0
     for kernel in recipe.kernels:
         for leaf in kernel.compiled.leaves:
+            if READ_BYTES in leaf.metadata:
+                total += int(leaf.metadata[READ_BYTES])
+                continue
             models = [name for name in leaf.files if name.endswith(".onnx")]
             if len(models) != 1:
                 return None

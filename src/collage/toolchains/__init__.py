@@ -10,6 +10,7 @@ from collage._errors import CollageError, CompileError, PassError, TargetError, 
 from collage.toolchains._base import ToolchainBase, availability_for, loading_availability_for
 from collage.toolchains._contract import (
     IN_FLOATS,
+    READ_BYTES,
     TUNED,
     AllocatingKernel,
     Availability,
@@ -54,6 +55,7 @@ __all__ = [
     "ALIGNMENT_BYTES",
     "IN_FLOATS",
     "NOT_INSTALLED",
+    "READ_BYTES",
     "TUNED",
     "AllocatingKernel",
     "Availability",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IN_FLOATS",
+    "READ_BYTES",
     "TUNED",
     "AllocatingKernel",
     "Availability",
@@ -55,6 +56,9 @@ TUNED = "collage.tuned"
 
 IN_FLOATS = "in_floats"
 """Entry of the metadata of a kernel in a coarser type: positions of nodes with weights that compute in floats all the same."""
+
+READ_BYTES = "read_bytes"
+"""Entry of the metadata of a kernel: the bytes of large constants that a run reads, without tables of which it reads rows."""
 
 
 @dataclass(frozen=True)

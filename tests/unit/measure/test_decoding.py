@@ -104,8 +104,23 @@ def test_narrow_weights_are_fewer_bytes() -> None:
     model.graph.register_initializer(value)
     f32, w4 = (executable_of(model, f"onnxruntime{option}") for option in ("", " -precision=w4"))
     assert bytes_read(f32.recipe, f32.workspace) == 256 * 288 * 4
-    # A block of 32 weights has a scale of 4 bytes.
+    # A block of 32 weights has a scale of 4 bytes, and on TVM of 2.
     assert bytes_read(w4.recipe, w4.workspace) == 256 * 288 * (16 + 4) // 32
+
+
+def test_large_weights_of_tvm_count_without_tables() -> None:
+    text = (
+        "<ir_version: 9, opset_import: ['' : 17]> g (int64[1] i, float[512,2048] t, float[2048,4096] w)"
+        " => (float[1,4096] y) {x = Gather (t, i) y = MatMul (x, w)}"
+    )
+    model = ir.from_onnx_text(text.replace("'", '"'))
+    for name, shape in (("w", (2048, 4096)), ("t", (512, 2048))):
+        value = model.graph.inputs.pop()
+        value.const_value = ir.tensor(np.random.default_rng(0).normal(size=shape).astype(np.float32), name=name)
+        model.graph.register_initializer(value)
+    f32, w4 = (executable_of(model, f"llvm{option}") for option in ("", " -precision=w4"))
+    assert bytes_read(f32.recipe, f32.workspace) == 2048 * 4096 * 4
+    assert bytes_read(w4.recipe, w4.workspace) == 2048 * 4096 * (16 + 2) // 32
 
 
 def test_memory_is_read_at_a_rate_that_memory_has() -> None:

@@ -16,7 +16,16 @@ import numpy as np
 from collage._errors import CompileError, Unsupported
 from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
-from collage.toolchains._contract import IN_FLOATS, TUNED, Availability, Compiled, LoadOptions, Support, TuningSession
+from collage.toolchains._contract import (
+    IN_FLOATS,
+    READ_BYTES,
+    TUNED,
+    Availability,
+    Compiled,
+    LoadOptions,
+    Support,
+    TuningSession,
+)
 from collage.toolchains.sdk.model_files import (
     MAPPED_WEIGHTS,
     check_options,
@@ -117,6 +126,7 @@ class TvmToolchain(ToolchainBase):
         files = [library.name, add_threads(library)]
         if weights:
             facts["weights"] = write_weights(weights, library.with_suffix(MAPPED_WEIGHTS))
+            facts[READ_BYTES] = _read_bytes(weights, kernel.graph)
             files.append(library.with_suffix(MAPPED_WEIGHTS).name)
         return Compiled(self.name, str(target), tuple(files), inputs, outputs, metadata=facts)
 
@@ -172,6 +182,17 @@ def _imported(kernel: ir.Model, target: Target, workspace: Path) -> tuple[Any, l
     narrowed = copy_model(kernel)
     use_narrow_weights(narrowed, bits)
     return import_kernel(narrowed, workspace, tvm_target(target), _read), products_in_floats(kernel, narrowed)
+
+
+def _read_bytes(weights: Sequence[np.ndarray[Any, Any]], graph: ir.Graph) -> int:
+    """Return the bytes of weights that a run reads, without tables of which it reads rows."""
+    values = graph.initializers.values()
+    tables = [
+        list(value.const_value.shape.numpy())
+        for value in values
+        if value.const_value is not None and all(node.op_type == "Gather" and not place for node, place in value.uses())
+    ]
+    return sum(weight.nbytes for weight in weights if list(weight.shape) not in tables)
 
 
 def _read(proto: Any) -> Any:
