@@ -117,3 +117,31 @@ def test_parts_of_inputs_may_be_empty(body: str, lengths: dict[int, bool], tmp_p
         else:
             with pytest.raises(Unsupported, match="no elements"):
                 kernel([x])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Pad (x, pads, half)",
+        "y = Concat <axis = 0> (rows, x, rows)",
+        "y = Slice (x, one, four, one)",
+        "y = Tile (x, reps)",
+        "c = Concat <axis = 0> (x, rows) y = ReduceMean <keepdims = 0> (c, zero)",
+        "c = Concat <axis = 0> (x, rows) t = Transpose (c) y = MatMul (t, c)",
+        "c = Concat <axis = 0> (x, rows) y = Softmax <axis = 0> (c)",
+        "g = Greater (x, half) y = Where (g, x, half)",
+    ],
+)
+def test_operators_are_right_on_rows_that_are_not_there(body: str, tmp_path: Path) -> None:
+    constants = {
+        **{"pads": np.array([1, 0, 2, 0]), "reps": np.array([2, 3]), "rows": numbers(3, 8), "half": np.float32(0.5)},
+        **{name: np.array([value]) for name, value in {"zero": 0, "one": 1, "four": 4}.items()},
+    }
+    used = {name: np.asarray(value) for name, value in constants.items() if name in body}
+    model = parsed_kernel("k", f"(float[N,8] x) => (float y) {{{body}}}", used)
+    kernel, session = loaded(model, tmp_path), onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    assert kernel.takes_empty
+    for length in (6, 0, 6, 0):
+        x = numbers(length, 8)
+        (right,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(kernel([x])[0], right, rtol=1e-4, atol=1e-5)
