@@ -200,10 +200,10 @@ def baselines_of(problem: Problem, targets: Sequence[Target], session: MeasureSe
     """
 
     def why_not(target: Target, found: Baselines) -> str | None:
-        share = share_left(problem, target, found) if target.is_reduced else 0.0
-        has_time = problem.comparison_plan.left_s > share * (problem.time_budget_s or 0.0)
-        if target.is_reduced and not has_time:
-            return LATE
+        if target.is_reduced:
+            least_s = share_left(problem, target, found) * (problem.time_budget_s or 0.0)
+            if problem.comparison_plan.left_s <= least_s:
+                return LATE
         if str(target) in problem.part.refused:
             return _MISSED
         looks_for_gain = problem.options.time_decides and not problem.options.proves

@@ -41,6 +41,7 @@ from collage.graph._quotient import NotAcyclic
 from collage.graph._structural_hash import structural_hash, weight_class
 from collage.graph._sub_graph import ANY_VALID, NestedSubGraph, SubGraph, SubGraphConfig
 from collage.graph._traversal import GraphLike, all_graphs, bodies, constant_tensor, stored_tensor, used_values
+from collage.graph._unused import remove_unused_initializers
 
 __all__ = [
     "ANY_VALID",
@@ -92,6 +93,7 @@ __all__ = [
     "operators_of",
     "partition",
     "register_op_kind",
+    "remove_unused_initializers",
     "set_value_means",
     "set_value_range",
     "stays_float",

@@ -13,12 +13,11 @@ from collage.system.machine import usable_memory_bytes
 from collage.target import Target
 from collage.toolchains import written_out
 
-__all__ = ["Counters", "Job", "batches", "inner_targets", "may_hold_bytes", "structure_of", "weight_bytes"]
+__all__ = ["COPIES", "Counters", "Job", "batches", "inner_targets", "may_hold_bytes", "structure_of", "weight_bytes"]
 
 _LEAST_HELD_BYTES = 128 << 20
-# Parts of the memory that one copy of all weights may take: workers of several toolchains pack copies of their own. A decoder of
-# 489 MB was loaded ten times for its reference where workers could hold 128 MB, which took 6 of 18 s.
-_COPIES = 24
+COPIES = 24
+"""Copies of a model's weights that may be in memory at a time: up to eight processes, each with its packed weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +87,11 @@ def weight_bytes(model: ir.Model) -> int:
 
 
 def may_hold_bytes() -> int:
-    """Return the bytes of weights whose kernels workers may hold at once."""
-    return max(_LEAST_HELD_BYTES, usable_memory_bytes() // _COPIES)
+    """Return the bytes of weights whose kernels workers may hold at once.
+
+    A decoder of 489 MB was loaded ten times for its reference where workers could hold 128 MB, which took 6 of 18 s.
+    """
+    return max(_LEAST_HELD_BYTES, usable_memory_bytes() // COPIES)
 
 
 def batches(jobs: Iterable[tuple[WorkloadKey, Job]]) -> Iterator[list[tuple[WorkloadKey, Job]]]:

@@ -17,6 +17,7 @@ from collage.cost.outcome import failed
 from collage.cost.statistics import Interval
 from collage.measure.arbiter import Arbiter
 from collage.measure.finalist import LATENCY, Block, Figure, Finalist, Turn
+from collage.measure.jobs import COPIES
 from collage.measure.turns import ratio_of, take_turns
 from collage.status import Status
 from collage.workers.machine_lock import build_lock
@@ -25,8 +26,6 @@ from collage.workers.worker import Worker
 __all__ = ["LEGS", "ComparisonPlan", "Runner", "Track", "alive_of", "checked", "loading_s", "why_wrong"]
 
 _LARGE_BYTES = 256 << 20
-# Copies of a model's weights that may be in memory while all finalists are: up to eight, each with its packed weights.
-_COPIES = 24
 # Finalists whose runs take longer have a single run a turn, without a run before it.
 _SLOW_S = 1.0
 # Single runs of each finalist after loading: a process that has just come up may be slow for a moment.
@@ -84,7 +83,7 @@ class ComparisonPlan:
     @classmethod
     def of_model(cls, weight_bytes: int, free_bytes: int = 0) -> ComparisonPlan:
         """Return the plan for a model, from the bytes of its weights (each finalist has copies) and the available memory."""
-        if weight_bytes < max(_LARGE_BYTES, free_bytes // _COPIES):
+        if weight_bytes < max(_LARGE_BYTES, free_bytes // COPIES):
             return cls()
         return cls(deciding_rounds=7, most_rounds=7, reporting_rounds=7, block_s=0.5, one_at_a_time=True)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from collage.frontend import place_weights_once
-from collage.graph import GLOBAL_SYMBOL, KernelCall, NameSupply, copy_model, kernels_of
+from collage.graph import GLOBAL_SYMBOL, KernelCall, NameSupply, copy_model, kernels_of, remove_unused_initializers
 from collage.runtime._recipe import WEIGHTS, Recipe
 from collage.target import Target
 from collage.toolchains import Compiled
@@ -130,9 +130,7 @@ def _drop_unused(model: ir.Model) -> None:
                 waiting.append(model.functions[identifier].graph)
     for identifier in set(model.functions) - used:
         del model.functions[identifier]
-    for name, value in list(model.graph.initializers.items()):
-        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
-            del model.graph.initializers[name]
+    remove_unused_initializers(model.graph)
 
 
 def _refiled(compiled: Compiled, folder: Path) -> Compiled:

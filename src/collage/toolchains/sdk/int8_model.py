@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collage._errors import Unsupported
-from collage.graph import NameSupply, copy_model
+from collage.graph import NameSupply, copy_model, remove_unused_initializers
 from collage.system.machine import this_machine
 from collage.toolchains.sdk.bias_correction import input_means, mean_shift
 from collage.toolchains.sdk.int8_placement import Int8Style, Placement, Range, channel_axis, place
@@ -60,7 +60,7 @@ def in_int8(kernel: ir.Model, style: Int8Style) -> ir.Model:
     for node in made.graph:
         if node in placement.nodes and node not in placement.products:
             writer.round_constants(node)
-    writer.remove_unused()
+    remove_unused_initializers(made.graph)
     return made
 
 
@@ -206,12 +206,6 @@ class _Writer:
                 )
                 steps = np.rint(array / scale.astype(np.float64)) + float(zero)
                 self._read_integers(node, index, np.clip(steps, 0, _LEVELS).astype(np.uint8), scale, None, zero)
-
-    def remove_unused(self) -> None:
-        """Remove constants that nothing reads any more."""
-        for name, value in list(self._graph.initializers.items()):
-            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
-                del self._graph.initializers[name]
 
     def _unit(self, node: ir.Node) -> Any:
         """The scale of a product's first input."""

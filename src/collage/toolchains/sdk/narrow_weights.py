@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collage._errors import ModelError, Unsupported
-from collage.graph import NameSupply, copy_model, stays_float
+from collage.graph import NameSupply, copy_model, remove_unused_initializers, stays_float
 from collage.toolchains.sdk.int8_model import weight_scales
 from collage.toolchains.sdk.model_files import elem_type, values_of
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from collage.toolchains._contract import Tensor
 
-__all__ = ["in_blocks", "is_narrowed", "profits", "with_narrow_weights"]
+__all__ = ["in_blocks", "is_narrowed", "profits", "register_constant", "summed_length", "with_narrow_weights"]
 
 _BLOCK = {8: 128, 4: 32}
 """Weights, along a column, that share a scale."""
@@ -63,14 +63,12 @@ def with_narrow_weights(kernel: ir.Model, bits: int, *, dequantizes: bool = Fals
     names = NameSupply(reserved=[str(value.name) for value in values_of(made.graph) if value.name])
     names.reserve(node.name for node in made.graph.all_nodes() if node.name)
     for node in [node for node in made.graph if is_narrowed(node)]:
-        if dequantizes and (bits == 8 or _summed(node) % _BLOCK[bits] == 0):
+        if dequantizes and (bits == 8 or summed_length(node) % _BLOCK[bits] == 0):
             _dequantize(made.graph, node, bits, names)
         else:
             _replace(made.graph, node, bits, names)
             made.graph.opset_imports[_DOMAIN] = 1
-    for name, value in list(made.graph.initializers.items()):
-        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
-            del made.graph.initializers[name]
+    remove_unused_initializers(made.graph)
     return made
 
 
@@ -115,7 +113,7 @@ def _is_transposed(node: ir.Node) -> bool:
     return node.op_type == "Gemm" and node.attributes.get_int("transB", 0) != 0
 
 
-def _summed(node: ir.Node) -> int:
+def summed_length(node: ir.Node) -> int:
     """Return the length of the axis that a product sums over."""
     return int(_array(node.inputs[1]).shape[1 if _is_transposed(node) else 0])
 
@@ -125,18 +123,11 @@ def in_blocks(node: ir.Node, bits: int) -> tuple[Tensor, Tensor]:
 
     Args:
         node: A product that is narrowed.
-        bits: Bits of a weight. Of 8, all weights of a column are one block.
-
-    Raises:
-        Unsupported: A column does not split into blocks.
+        bits: Bits of a weight. Of 8, a column is one block. Of 4, ``summed_length`` is a multiple of the block's 32.
     """
     weight = _array(node.inputs[1])
     columns = np.ascontiguousarray(weight if _is_transposed(node) else weight.T, np.float32)
     if bits == 4:
-        if _summed(node) % _BLOCK[bits]:
-            raise Unsupported(
-                f"{node.name}: a column of {_summed(node)} weights does not split into blocks of {_BLOCK[bits]}"
-            )
         integers, scales = _in_blocks(columns)
     else:
         scales = _of_16_bits(weight_scales(columns, 0, bits))[:, None]
@@ -156,26 +147,24 @@ def _dequantize(graph: ir.Graph, node: ir.Node, bits: int, names: NameSupply) ->
     import ml_dtypes
     import onnx_ir as ir
 
-    weight, along = _array(node.inputs[1]), 1 if _is_transposed(node) else 0
+    along = 1 if _is_transposed(node) else 0
+    integers, scales = in_blocks(node, bits)
+    if along:
+        integers, scales = np.ascontiguousarray(integers.T), np.ascontiguousarray(scales.T)
     if bits == 8:
-        scales = weight_scales(weight, 1 - along, bits)
-        integers = np.clip(np.rint(weight / np.expand_dims(scales, along)), _LOWEST[8], -_LOWEST[8]).astype(np.int8)
-        attributes = [ir.AttrInt64("axis", 1 - along)]
+        scales, attributes = scales.reshape(-1), [ir.AttrInt64("axis", 1 - along)]
     else:
-        integers, scales = _in_blocks(weight if along else weight.T)
-        if not along:
-            integers, scales = np.ascontiguousarray(integers.T), np.ascontiguousarray(scales.T)
         integers = integers.astype(ml_dtypes.int4)
         attributes = [ir.AttrInt64("axis", along), ir.AttrInt64("block_size", _BLOCK[bits])]
     old = node.inputs[1]
     assert old is not None
     values = [
-        _constant(graph, names.fresh(f"{node.name}_{part}"), array)
+        register_constant(graph, names.fresh(f"{node.name}_{part}"), array)
         for part, array in (("bits", integers), ("scale", scales))
     ]
     read = ir.Node("", "DequantizeLinear", values, attributes, name=names.fresh(f"{node.name}_dq"))
     read.outputs[0].name, read.outputs[0].type = names.fresh(f"{node.name}_weights"), old.type
-    read.outputs[0].shape = ir.Shape(weight.shape)
+    read.outputs[0].shape = ir.Shape(integers.shape)
     graph.insert_before(node, read)
     node.replace_input_with(1, read.outputs[0])
 
@@ -188,7 +177,7 @@ def _replace(graph: ir.Graph, node: ir.Node, bits: int, names: NameSupply) -> No
     weight = weight.T if _is_transposed(node) else weight
     rows, columns = weight.shape
     arrays = zip(("bits", "scale", "zero"), _packed(weight, bits), strict=False)
-    constants = [_constant(graph, names.fresh(f"{node.name}_{part}"), array) for part, array in arrays]
+    constants = [register_constant(graph, names.fresh(f"{node.name}_{part}"), array) for part, array in arrays]
     sizes = {"K": rows, "N": columns, "bits": bits, "block_size": _BLOCK[bits], "accuracy_level": _ROUNDS_ACTIVATIONS}
     attributes = [ir.AttrInt64(name, number) for name, number in sizes.items()]
     product = ir.Node(_DOMAIN, "MatMulNBits", [node.inputs[0], *constants], attributes, name=node.name)
@@ -258,7 +247,8 @@ def _rounded(blocks: Tensor) -> tuple[Tensor, Tensor]:
     return np.clip(np.rint(given / best), lowest, -lowest - 1), best[..., 0]
 
 
-def _constant(graph: ir.Graph, name: str, array: Tensor) -> ir.Value:
+def register_constant(graph: ir.Graph, name: str, array: Tensor) -> ir.Value:
+    """Return a new initializer of a graph."""
     import onnx_ir as ir
 
     tensor = ir.Tensor(array, name=name)

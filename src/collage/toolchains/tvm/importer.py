@@ -211,7 +211,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if op_name in RECURRENT:
             return recurrent(self.bb, self._processor, op_name, inputs, attrs)
         if op_name == NARROW_PRODUCT:
-            return narrow_product(self.bb, *inputs)
+            return narrow_product(self.bb, attrs["bits"], *inputs)
         if op_name in PAIRWISE:
             return pairwise(op_name, inputs, self.bb)
         if op_name in EXTREMES and _is_float(inputs[0]):

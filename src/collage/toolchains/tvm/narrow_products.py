@@ -18,8 +18,8 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as build
 
 from collage._errors import Unsupported
-from collage.toolchains.sdk.narrow_weights import in_blocks, is_narrowed
-from collage.toolchains.sdk.precisions import NARROW_BITS
+from collage.graph import remove_unused_initializers
+from collage.toolchains.sdk.narrow_weights import in_blocks, is_narrowed, register_constant, summed_length
 from collage.toolchains.tvm.lengths import i64, lengths_of
 from collage.toolchains.tvm.narrow_loops import CHUNK, ByteLoops, FloatLoops, Narrow, NarrowLoops, as_float
 from collage.toolchains.tvm.nests import Nest, Unlike, all_of, rewrite_nests
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["NARROW_PRODUCT", "narrow_product", "use_narrow_products", "use_narrow_weights"]
 
 NARROW_PRODUCT = "NarrowMatMul"
-"""An operator on rows [..., K], integers [K, N], the scales of their blocks [K / B, N], and a bias or none."""
+"""An operator on rows [..., K], integers [K, N] of ``bits``, the scales of their blocks [K / B, N], and a bias or none."""
 
 _BLOCK_NAME = "product_of_{}_bits"
 _NAMED = re.compile(r"product_of_(\d+)_bits")
@@ -49,49 +49,27 @@ def use_narrow_weights(kernel: onnx_ir.Model, bits: int) -> None:
     Raises:
         Unsupported: There is no such product whose columns split into blocks.
     """
-    made = [_replace(kernel.graph, node, bits) for node in tuple(kernel.graph) if is_narrowed(node)]
-    if not any(made):
-        raise Unsupported("tvm finds no MatMul or Gemm of few rows with large constant weights that splits into blocks")
-    for name, value in list(kernel.graph.initializers.items()):
-        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
-            del kernel.graph.initializers[name]
-
-
-def _replace(graph: onnx_ir.Graph, node: onnx_ir.Node, bits: int) -> bool:
-    """Put a product of narrow weights in the place of one; return False if it stays."""
     import onnx_ir
 
-    try:
-        arrays = in_blocks(node, bits)
-    except Unsupported:
-        return False
-    if len(arrays[0]) % CHUNK:
-        return False
-    constants = []
-    for part, array in zip(("integers", "scales"), arrays, strict=True):
-        name = f"{node.name}.{part}"
-        tensor = onnx_ir.Tensor(array, name=name)
-        value = onnx_ir.Value(name=name, type=onnx_ir.TensorType(tensor.dtype), const_value=tensor)
-        value.shape = onnx_ir.Shape(array.shape)
-        graph.register_initializer(value)
-        constants.append(value)
-    made = onnx_ir.Node("", NARROW_PRODUCT, [node.inputs[0], *constants, *node.inputs[2:]], name=node.name)
-    onnx_ir.convenience.replace_nodes_and_values(graph, node, [node], [made], node.outputs, made.outputs)
-    return True
+    graph = kernel.graph
+    products = [node for node in graph if is_narrowed(node) and summed_length(node) % CHUNK == 0]
+    if not products:
+        raise Unsupported("tvm finds no MatMul or Gemm of few rows with large constant weights that splits into blocks")
+    for node in products:
+        parts = zip(("integers", "scales"), in_blocks(node, bits), strict=True)
+        constants = [register_constant(graph, f"{node.name}.{part}", array) for part, array in parts]
+        given, told = [node.inputs[0], *constants, *node.inputs[2:]], [onnx_ir.AttrInt64("bits", bits)]
+        made = onnx_ir.Node("", NARROW_PRODUCT, given, told, name=node.name)
+        onnx_ir.convenience.replace_nodes_and_values(graph, node, [node], [made], node.outputs, made.outputs)
+    remove_unused_initializers(graph)
 
 
-def narrow_product(bb: Any, x: Any, integers: Any, scales: Any, bias: Any = None) -> Any:
-    """Return the product of rows [..., K] with integers [K, N] times their scales [K / B, N], plus a bias."""
-    bits = min(NARROW_BITS.values()) if _fits(integers.value.numpy()) else max(NARROW_BITS.values())
+def narrow_product(bb: Any, bits: int, x: Any, integers: Any, scales: Any, bias: Any = None) -> Any:
+    """Return the product of rows [..., K] with integers [K, N] of so many bits times their scales [K / B, N], plus a bias."""
     # The scales of narrow weights have no more digits than a bfloat16: as bits, they are half as many bytes.
     halves = relax.const((scales.value.numpy().view(np.uint32) >> 16).astype(np.uint16), "uint16")
     y = bb.emit_te(functools.partial(_product, bits=bits), x, integers, halves, primfunc_name_hint="narrow_matmul")
     return y if bias is None else relax.op.add(y, bias)
-
-
-def _fits(integers: np.ndarray[Any, Any]) -> bool:
-    bound = 1 << (min(NARROW_BITS.values()) - 1)
-    return bool(integers.min() >= -bound and integers.max() < bound)
 
 
 def _product(x: Any, integers: Any, scales: Any, bits: int) -> Any:

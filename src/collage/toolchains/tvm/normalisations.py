@@ -13,7 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, relax, tirx
+from tvm import relax, tirx
+
+from collage.toolchains.tvm.weight_layout import bound_call
 
 __all__ = ["is_of_images", "normalised_images", "reshaped", "with_channels"]
 
@@ -75,7 +77,7 @@ def normalised_images(bb: Any, x: Any, scale: Any, bias: Any, epsilon: float, gr
 
 def with_channels(bb: Any, x: Any) -> Any | None:
     """Return the images, [N, C, H, W], of which ``x``, [N, groups, ...], is a Reshape; None if it is not one."""
-    made, groups = _call_of(bb, x, "relax.reshape"), _channels(x)
+    made, groups = bound_call(bb, x, "relax.reshape"), _channels(x)
     if made is None or not groups or not is_of_images(made.args[0]):
         return None
     whole = made.args[0]
@@ -85,16 +87,8 @@ def with_channels(bb: Any, x: Any) -> Any | None:
 
 def reshaped(bb: Any, y: Any) -> Any:
     """Return a Reshape without the Reshape that it undoes; ``y`` if there is none."""
-    last = _call_of(bb, y, "relax.reshape")
-    first = None if last is None else _call_of(bb, last.args[0], "relax.reshape")
+    last = bound_call(bb, y, "relax.reshape")
+    first = None if last is None else bound_call(bb, last.args[0], "relax.reshape")
     if first is None or not tvm_ffi.structural_equal(first.args[0].ty.shape, y.ty.shape):
         return y
     return first.args[0]
-
-
-def _call_of(bb: Any, value: Any, operator: str) -> Any | None:
-    """Return the call of an operator that a value is, or is bound to; None if it is not one."""
-    if isinstance(value, relax.Var):
-        value = bb.lookup_binding(value)
-    is_call = isinstance(value, relax.Call) and isinstance(value.op, ir.Op) and value.op.name == operator
-    return value if is_call else None

@@ -6,19 +6,17 @@ the bytes, written twice. The queries of one head of keys, below each other, are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
 from tvm import relax, sym
 
 from collage.toolchains.tvm.free_lengths import has_lengths
+from collage.toolchains.tvm.weight_layout import bound_call
 
 __all__ = ["product_of_groups"]
-
-Lookup = Callable[[Any], Any]
-"""Returns the call that a variable is bound to; None if there is none."""
 
 _RANK = 4
 _HEADS = 1
@@ -49,9 +47,7 @@ def product_of_groups(bb: Any, x: Any, y: Any) -> Any | None:
         x: The left operand.
         y: The right operand.
     """
-    if not (_is_of_heads(x) and _is_of_heads(y)):
-        return None
-    shared = _shared(y, bb.lookup_binding)
+    shared = _shared(bb, y) if _is_of_heads(x) else None
     if shared is None:
         return None
     emit = bb.normalize
@@ -72,60 +68,49 @@ def _is_of_heads(x: Any) -> bool:
     return has_lengths(x) and x.ty.ndim == _RANK and isinstance(x.ty.shape.values[_HEADS], tvm.tirx.IntImm)
 
 
-def _shared(y: Any, lookup: Lookup) -> _Shared | None:
+def _shared(bb: Any, y: Any) -> _Shared | None:
     """Return the heads that a tensor [batch, heads, length, width] repeats, maybe with its last axes swapped; None for others."""
-    call = _call_of(y, lookup)
-    if call is None:
+    if not _is_of_heads(y):
         return None
-    if call.op.name == "relax.multiply" and _is_number(call.args[1]):
-        found = _shared(call.args[0], lookup) if _is_of_heads(call.args[0]) else None
-        return None if found is None else _Shared(found.heads, found.is_swapped, (*found.factors, call.args[1]))
-    if call.op.name == "relax.permute_dims" and [int(axis) for axis in call.attrs.axes or ()] == _SWAPPED:
-        found = _shared(call.args[0], lookup) if _is_of_heads(call.args[0]) else None
-        return _Shared(found.heads, True) if found is not None and not found.is_swapped and not found.factors else None
-    if call.op.name != "relax.reshape":
+    if (product := bound_call(bb, y, "relax.multiply")) is not None and _is_number(product.args[1]):
+        found = _shared(bb, product.args[0])
+        return None if found is None else replace(found, factors=(*found.factors, product.args[1]))
+    if (turned := bound_call(bb, y, "relax.permute_dims")) is not None:
+        return _swapped(bb, turned.args[0]) if _axes_of(turned) == _SWAPPED else None
+    if (parted := bound_call(bb, y, "relax.reshape")) is None:
         return None
-    inner = _call_of(call.args[0], lookup)
-    if inner is not None and inner.op.name == "relax.permute_dims":
-        return _swapped_with_merged_heads(y, inner, lookup)
-    return _repeated(y, call.args[0], lookup)
+    turned = bound_call(bb, parted.args[0], "relax.permute_dims")
+    return _repeated(bb, y, parted.args[0]) if turned is None else _swapped_with_merged_heads(bb, y, turned)
 
 
-def _swapped_with_merged_heads(y: Any, permutation: Any, lookup: Lookup) -> _Shared | None:
+def _swapped(bb: Any, before: Any) -> _Shared | None:
+    """Return the heads of a tensor whose last axes were swapped, from the one before that."""
+    found = _shared(bb, before)
+    return None if found is None or found.is_swapped or found.factors else replace(found, is_swapped=True)
+
+
+def _swapped_with_merged_heads(bb: Any, y: Any, turned: Any) -> _Shared | None:
     """Return the heads of a tensor whose batch and heads were one axis while its last axes were swapped."""
-    merged = _call_of(permutation.args[0], lookup)
-    if (
-        merged is None
-        or merged.op.name != "relax.reshape"
-        or [int(a) for a in permutation.attrs.axes or ()] != [0, 2, 1]
-    ):
+    merged = bound_call(bb, turned.args[0], "relax.reshape")
+    if merged is None or _axes_of(turned) != [0, 2, 1] or not _is_of_heads(merged.args[0]):
         return None
-    before = merged.args[0]
-    found = _shared(before, lookup) if _is_of_heads(before) else None
-    if found is None or found.is_swapped or found.factors:
-        return None
-    batch, heads, length, width = before.ty.shape.values
-    inner = permutation.args[0].ty.shape.values[1:]
+    batch, heads, length, width = merged.args[0].ty.shape.values
+    inner = turned.args[0].ty.shape.values[1:]
     if not (_are_equal(inner, [length, width]) and _are_equal(y.ty.shape.values, [batch, heads, width, length])):
         return None
-    return _Shared(found.heads, True)
+    return _swapped(bb, merged.args[0])
 
 
-def _repeated(y: Any, parted: Any, lookup: Lookup) -> _Shared | None:
+def _repeated(bb: Any, y: Any, parted: Any) -> _Shared | None:
     """Return the heads that a tensor with an axis of copies, behind that of heads, holds; None if there is no such axis."""
-    wide = _call_of(parted, lookup)
-    if wide is None or wide.op.name != "relax.broadcast_to":
+    wide = bound_call(bb, parted, "relax.broadcast_to")
+    single = None if wide is None else bound_call(bb, wide.args[0], "relax.expand_dims")
+    if single is None or [int(axis) for axis in single.attrs.axis] != [_HEADS + 1] or not has_lengths(parted):
         return None
-    single = _call_of(wide.args[0], lookup)
-    if single is None or single.op.name != "relax.expand_dims" or [int(a) for a in single.attrs.axis] != [_HEADS + 1]:
-        return None
-    heads = single.args[0]
-    if not _is_of_heads(heads) or not has_lengths(parted):
+    heads, copies = single.args[0], parted.ty.shape.values[_HEADS + 1]
+    if not _is_of_heads(heads) or not isinstance(copies, tvm.tirx.IntImm):
         return None
     batch, groups, length, width = heads.ty.shape.values
-    copies = parted.ty.shape.values[_HEADS + 1]
-    if not isinstance(copies, tvm.tirx.IntImm):
-        return None
     is_repeated = _are_equal(parted.ty.shape.values, [batch, groups, copies, length, width])
     return (
         _Shared(heads)
@@ -134,10 +119,8 @@ def _repeated(y: Any, parted: Any, lookup: Lookup) -> _Shared | None:
     )
 
 
-def _call_of(x: Any, lookup: Lookup) -> Any | None:
-    """Return the call of one of TVM's operators that a value is; None if it is something else."""
-    call = lookup(x) if isinstance(x, relax.Var) else x
-    return call if isinstance(call, relax.Call) and isinstance(call.op, tvm.ir.Op) else None
+def _axes_of(turned: Any) -> list[int]:
+    return [int(axis) for axis in turned.attrs.axes or ()]
 
 
 def _is_number(x: Any) -> bool:

@@ -17,7 +17,17 @@ from tvm import ir, relax, s_tir, tirx
 
 from collage.toolchains.tvm.tile_schedules import TILE_COLUMNS, divisor
 
-__all__ = ["Calls", "Packer", "call_sites", "is_call_of", "is_call_tir", "is_weight", "pack_weights", "turn_weights"]
+__all__ = [
+    "Calls",
+    "Packer",
+    "bound_call",
+    "call_sites",
+    "is_call_of",
+    "is_call_tir",
+    "is_weight",
+    "pack_weights",
+    "turn_weights",
+]
 
 Packer = Callable[[np.ndarray], np.ndarray]
 """Convert a weight to the layout that other loops read."""
@@ -113,6 +123,13 @@ def is_call_tir(call: Any) -> bool:
 def is_call_of(value: Any, operator: str) -> bool:
     """Return True for a call of an operator of this name."""
     return isinstance(value, relax.Call) and isinstance(value.op, ir.Op) and value.op.name == operator
+
+
+def bound_call(bb: Any, value: Any, operator: str) -> Any | None:
+    """Return the call of an operator of this name that a value is, or is bound to; None if it is something else."""
+    if isinstance(value, relax.Var):
+        value = bb.lookup_binding(value)
+    return value if is_call_of(value, operator) else None
 
 
 def call_sites(module: Any) -> dict[Any, list[Any]]:
