@@ -94,8 +94,9 @@ def read_lengths(items: Sequence[str] | None) -> dict[str, int | Mapping[int, fl
 
 
 def _length(option: str, name: str, text: str) -> int:
-    if not is_whole_number(text) or int(text) < 1:
-        raise UsageError(f"{option} {name}={text}: {text!r} is not a length of at least 1")
+    least = 0 if option == "--dim" else 1
+    if not is_whole_number(text) or int(text) < least:
+        raise UsageError(f"{option} {name}={text}: {text!r} is not a length of at least {least}")
     return int(text)
 
 

@@ -17,8 +17,14 @@ __all__ = ["TensorSpec", "bind_dims", "describe_inputs", "describe_outputs", "ha
 
 Dim = int | str | None
 
+_PAST = re.compile(r"past", re.IGNORECASE)
+_TOTAL = re.compile(r"total", re.IGNORECASE)
+_ENCODED = re.compile(r"encod", re.IGNORECASE)
+_NEW = re.compile(r"seq|len|time|token", re.IGNORECASE)
+"""Names of lengths beside a past: of the past and what is new, of what an encoder made, and of what is new."""
+
 _REPRESENTATIVE = (
-    (re.compile(r"past"), 0),
+    (_PAST, 128),
     (re.compile(r"seq|len|time|token|frame", re.IGNORECASE), 128),
     (re.compile(r"height|width|^[hw]$", re.IGNORECASE), 224),
     (re.compile(r"node|edge|vert|point|atom", re.IGNORECASE), 128),
@@ -77,8 +83,8 @@ def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[st
 
     A symbol takes its value from ``dims``; an anonymous dimension is called ``input[axis]`` there. A dimension that is
     not in ``dims`` has the length that it has in the default of an input. Other lengths are chosen by name: lengths of
-    sequences, nodes, edges and points are 128, heights and widths 224, lengths of the past 0, batches and channels 1. If a
-    name tells nothing, as those of exporters (``s0``, ``unk__1``), the place decides: batches come first, images have sides
+    sequences, nodes, edges and points are 128, heights and widths 224, batches and channels 1. A model with a past is a decoder:
+    one new token comes after 128, and a total is 129. If a name tells nothing, as those of exporters (``s0``, ``unk__1``), the place decides: batches come first, images have sides
     of 224, volumes of 32, and other dimensions are 128. Expressions of symbols, as exporters write them (``past + seq``,
     ``s0 - 1``), follow from their parts.
 
@@ -156,6 +162,7 @@ def _representative(specs: Iterable[TensorSpec], given: Mapping[str, int]) -> di
     written = places.keys()
     expressions = [dim for dim in sorted(written) if dim not in given and symbols_of(dim) != (dim,)]
     chosen = {name: _chosen(name, places.get(name, 1)) for dim in written for name in symbols_of(dim)}
+    chosen |= _of_decoder(chosen, given)
     lengths = chosen | dict(given)
     for symbol, length in [
         found for dim in sorted(written) if dim in given if (found := length_of_symbol(dim, given[dim]))
@@ -168,6 +175,18 @@ def _representative(specs: Iterable[TensorSpec], given: Mapping[str, int]) -> di
             break
         lengths |= {name: chosen[name] + extra for name in open_}
     return lengths
+
+
+def _of_decoder(chosen: Mapping[str, int], given: Mapping[str, int]) -> dict[str, int]:
+    """Return lengths of a step of a decoder, by symbol: a new token after a past. Nothing if no symbol is a past."""
+    past = [name for name in chosen if _PAST.search(name)]
+    if not past:
+        return {}
+    others = [name for name in chosen if name not in past and not _ENCODED.search(name)]
+    totals = [name for name in others if _TOTAL.search(name)]
+    new = dict.fromkeys([name for name in others if name not in totals and _NEW.search(name)], 1)
+    lengths = {**chosen, **new, **given}
+    return new | dict.fromkeys(totals, lengths[past[0]] + next((lengths[name] for name in new), 1))
 
 
 def _fits(dim: str, lengths: Mapping[str, int]) -> bool:

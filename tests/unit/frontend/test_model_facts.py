@@ -125,11 +125,28 @@ def test_dimensions_are_bound_by_value_name_and_rank():
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     nodes = [helper.make_node("ReduceSum", ["x"], ["a"]), helper.make_node("Add", ["a", "p"], ["y"])]
     image = read_model(helper.make_model(helper.make_graph(nodes, "g", [x, p], [y])))
-    assert bind_dims(image) == {"x": (1, 3, 224, 224), "p": (128, 256)}
+    assert bind_dims(image) == {"x": (1, 3, 224, 224), "p": (129, 2)}
     assert bind_dims(image, {"x[0]": 4, "x[2]": 32, "x[3]": 32, "seq": 3, "past": 5}) == {
         "x": (4, 3, 32, 32),
         "p": (8, 6),
     }
+
+
+@pytest.mark.parametrize("total", ["total_sequence_length", "past_sequence_length + sequence_length"])
+def test_a_decoder_takes_one_token_after_a_past(total):
+    shapes = {
+        "input_ids": ["batch", "sequence_length"],
+        "attention_mask": ["batch", total],
+        "past_key_values.0.key": ["batch", 2, "past_sequence_length", 8],
+        "encoder_hidden_states": ["batch", "encoder_sequence_length", 8],
+    }
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    nodes = [helper.make_node("ReduceSum", ["input_ids"], ["y"])]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    decoder = read_model(helper.make_model(helper.make_graph(nodes, "g", inputs, [y])))
+    assert list(bind_dims(decoder).values()) == [(1, 1), (1, 129), (1, 2, 128, 8), (1, 128, 8)]
+    given = {"sequence_length": 4, "past_sequence_length": 0}
+    assert list(bind_dims(decoder, given).values()) == [(1, 4), (1, 4), (1, 2, 0, 8), (1, 128, 8)]
 
 
 @pytest.mark.parametrize(
