@@ -28,6 +28,7 @@ from collage._errors import InputError, UsageError
 from collage.calibration.images import ImageFolder
 from collage.frontend import check_given, default_of, describe_inputs, lengths_of
 from collage.numerics.value_store import ValueStore
+from collage.runtime._decoder import with_empty_past
 from collage.runtime._tensors import as_numpy
 
 __all__ = ["CalibrationData", "Sample", "Split", "files_for", "holds_nan", "open_data", "put_values", "split_samples"]
@@ -69,11 +70,13 @@ class Sample:
         name: Name of the sample in messages, such as its file.
         feeds: Its inputs by name.
         label: The right answer, if the data gives one.
+        is_text: Only tokens of a decoder are given. Its past is empty, so that lengths are those of no step of it.
     """
 
     name: str
     feeds: Mapping[str, Array]
     label: Array | None = None
+    is_text: bool = False
 
 
 def holds_nan(feeds: Mapping[str, Any]) -> bool:
@@ -361,8 +364,9 @@ def _sample(model: ir.Model, arrays: Mapping[str, Array], where: str) -> Sample:
         # A batch of one may be left out of samples.
         if shape is not None and value.ndim == len(shape) - 1 and (isinstance(shape[0], str) or shape[0] in (1, None)):
             feeds[name] = value[np.newaxis]
+    text = with_empty_past(model, feeds)
     try:
-        feeds = check_given(model, feeds)
+        feeds = check_given(model, text or feeds)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     if missing := [spec for spec in specs.values() if spec.name not in feeds and spec.default is None]:
@@ -370,7 +374,7 @@ def _sample(model: ir.Model, arrays: Mapping[str, Array], where: str) -> Sample:
     # The prepared model, from which ranges come, has no defaults.
     defaults = {str(v.name): default_of(v) for v in model.graph.inputs if str(v.name) not in feeds}
     feeds |= {name: value for name, value in defaults.items() if value is not None}
-    return Sample(where, feeds, arrays[labels[0]] if labels else None)
+    return Sample(where, feeds, arrays[labels[0]] if labels else None, text is not None)
 
 
 @contextlib.contextmanager

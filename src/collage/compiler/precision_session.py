@@ -232,7 +232,8 @@ def with_limits(options: CompileOptions) -> CompileOptions:
 def with_data(options: CompileOptions, model: ir.Model, workspace: Path, *, fitting: bool = False) -> CompileOptions:
     """Return options with the user's samples opened; kernels are timed on the first calibrating one, unless inputs are given.
 
-    If the samples have a few lengths of one dimension, kernels are timed at these, as often as they occur.
+    If the samples have a few lengths of one dimension, kernels are timed at these, as often as they occur. Texts for a decoder
+    say nothing about the lengths of its steps.
 
     Args:
         options: The options of the user.
@@ -251,6 +252,8 @@ def with_data(options: CompileOptions, model: ir.Model, workspace: Path, *, fitt
     if options.inputs:
         return replace(options, data=data)
     first = data.read(split_samples(data.count).calibrate[0])
+    if first.is_text:
+        return replace(options, data=data)
     several = {name: lengths for name, lengths in data.lengths.items() if name not in options.dims}
     if len(several) > 1 or any(len(lengths) > _MOST_LENGTHS for lengths in several.values()):
         several = {}

@@ -84,9 +84,9 @@ def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[st
     A symbol takes its value from ``dims``; an anonymous dimension is called ``input[axis]`` there. A dimension that is
     not in ``dims`` has the length that it has in the default of an input. Other lengths are chosen by name: lengths of
     sequences, nodes, edges and points are 128, heights and widths 224, batches and channels 1. A model with a past is a decoder:
-    one new token comes after 128, and a total is 129. If a name tells nothing, as those of exporters (``s0``, ``unk__1``), the place decides: batches come first, images have sides
-    of 224, volumes of 32, and other dimensions are 128. Expressions of symbols, as exporters write them (``past + seq``,
-    ``s0 - 1``), follow from their parts.
+    one new token comes after 128, and a total is 129. If a name tells nothing, as those of exporters (``s0``, ``unk__1``), the
+    place decides: batches come first, images have sides of 224, volumes of 32, and other dimensions are 128. Expressions of
+    symbols, as exporters write them (``past + seq``, ``s0 - 1``), follow from their parts.
 
     Args:
         model: Any model.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 
-from collage.measure.decoding import bytes_read, decoder_of
+from collage.measure.decoding import bytes_read
 from collage.runtime import load
+from collage.runtime._decoder import decoder_of
 
 __all__ = ["DecodingWorker"]
 

@@ -1,4 +1,4 @@
-"""Decoders: which models are some, what they are fed, and what a step reads."""
+"""Decoders: how long a step takes, and what it reads."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import pytest
 
 from collage.measure._decoding_worker import DecodingWorker
 from collage.measure._peak_worker import PeakWorker
-from collage.measure.decoding import bytes_read, decoder_of
-from collage.runtime import Port
+from collage.measure.decoding import bytes_read
+from collage.runtime._decoder import decoder_of
 from collage.testing import executable_of
 
 WIDTH, WORDS = 8, 16
@@ -37,52 +36,6 @@ agraph (int64[1, seq] input_ids, float[1, past, {WIDTH}] past_0, int64[1, total]
     logits = MatMul (y, head)
 }}
 """
-
-
-def port(name: str, dtype: str, *shape: Any) -> Port:
-    return Port(name, dtype, shape)
-
-
-def test_a_decoder_is_fed_its_own_caches() -> None:
-    inputs = [
-        port("input_ids", "int64", "batch", "seq"),
-        port("attention_mask", "int64", "batch", "past + seq"),
-        port("position_ids", "int32", "batch", "seq"),
-        port("past_key_values.0.key", "float32", "batch", 2, "past", 4),
-    ]
-    decoder = decoder_of(
-        inputs, [port("logits", "float32", 1, "seq", 9), port("present.0.key", "float32", 1, 2, "t", 4)]
-    )
-    assert decoder is not None
-    first = decoder.feeds(3, 0)
-    assert {name: x.shape for name, x in first.items()} == {
-        "input_ids": (1, 3),
-        "attention_mask": (1, 3),
-        "position_ids": (1, 3),
-        "past_key_values.0.key": (1, 2, 0, 4),
-    }
-    cache = np.ones((1, 2, 3, 4), np.float32)
-    step = decoder.feeds(1, 3, {"present.0.key": cache})
-    assert step["attention_mask"].tolist() == [[1, 1, 1, 1]] and step["position_ids"].tolist() == [[3]]
-    assert step["position_ids"].dtype == np.int32 and step["past_key_values.0.key"] is cache
-
-
-@pytest.mark.parametrize(
-    "inputs",
-    [
-        [port("tokens", "int64", 1, 8)],
-        [port("past_key_values.0.key", "float32", 1, "past", 4)],
-        [port("x", "float32", 1, "seq"), port("past.0.key", "float32", 1, "past", 4)],
-        [port("a_ids", "int64", 1, "s"), port("b_ids", "int64", 1, "s"), port("past.0.key", "float32", 1, "past", 4)],
-        [
-            port("ids", "int64", 1, "s"),
-            port("mask", "float32", 1, 1, "s", "t"),
-            port("past.0.key", "float32", 1, "p", 4),
-        ],
-    ],
-)
-def test_other_models_are_none(inputs: list[Port]) -> None:
-    assert decoder_of(inputs, [port("present.0.key", "float32", 1, "t", 4)]) is None
 
 
 def test_a_decoder_is_timed_token_by_token(tmp_path: Any) -> None:
