@@ -122,7 +122,7 @@ def test_by_the_command_line_and_its_artefact_remembers(tmp_path: Path, capsys: 
         assert explanation["known"] == known
     assert json.loads((artefact / "manifest.json").read_text())["report"]["dims"] == {"n": {"4": 3.0, "64": 1.0}}
     rows = {row["name"]: row for row in bench(artefact, rounds=3)["rows"]}
-    assert rows["collage"]["status"] == "ok" and len(rows) == 2
+    assert rows["collage"]["status"] == "ok" and "onnxruntime" in rows
 
 
 @pytest.mark.parametrize("text", ["n=4:x", "n=4:", "n=:3", "n=4,,5", "n=4:0", "n=a"])

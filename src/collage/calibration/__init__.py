@@ -12,6 +12,7 @@ from collage.calibration.ranges import (
     touches_unbounded,
 )
 from collage.calibration.samples import CalibrationData, Sample, Split, files_for, open_data, put_values, split_samples
+from collage.calibration.weight_rounding import round_weights
 
 __all__ = [
     "BUILT_IN",
@@ -31,6 +32,7 @@ __all__ = [
     "mean_axes",
     "open_data",
     "put_values",
+    "round_weights",
     "runs_worker",
     "share_outside",
     "split_samples",

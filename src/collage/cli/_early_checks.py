@@ -79,7 +79,7 @@ def notes_on(options: CompileOptions) -> list[str]:
         )
     if options.max_drop is not None:
         name = options.metric or "the metric (top1 if samples have labels)"
-        notes.append(f"limit: {name} may drop by at most {options.max_drop:.2%} (--max-drop)")
+        notes.append(f"limit: {name} may get worse by at most {options.max_drop:.2%} (--max-drop)")
     if options.accuracy_budget is not None:
         notes.append(
             f"limit: errors of at most {options.accuracy_budget:.2%} of the largest output (--accuracy-budget)"

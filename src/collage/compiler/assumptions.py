@@ -41,10 +41,9 @@ def _limits(options: CompileOptions) -> Sequence[str]:
     told = [limit.text for limit in options.bounds]
     if options.max_drop is not None:
         metric = options.metric or "top1"
-        verb = f"{_RANKS[metric]} may fall" if metric in _RANKS else f"{metric} may get worse"
-        told.append(
-            f"{verb} by {_percent(options.max_drop)}" if metric in _RANKS else f"{verb} by {options.max_drop:g}"
-        )
+        is_share = metric in _RANKS or metric == "perplexity"
+        drop = _percent(options.max_drop) if is_share else f"{options.max_drop:g}"
+        told.append(f"{_RANKS.get(metric, metric)} may get worse by {drop}")
     if options.accuracy_budget is not None:
         told.append(f"outputs may differ by {_percent(options.accuracy_budget)} of the largest")
     if options.max_drop is None and options.accuracy_budget is None:

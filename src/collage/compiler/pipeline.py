@@ -247,6 +247,7 @@ def _compile_one(
             plan_file_of(survey.problem, finals.plan, model_digest(survey.problem.model)).save(options.plan_out)
         write_record(result.tried or record_of_plan(survey.problem, finals.plan, _BY_ESTIMATES), workspace)
         write_metadata(workspace / recipe.model_file, {row.name: row.time_us for row in recipe.report.kernels})
+        survey.problem.kernels.put_weights(finals.plan.kernels)
         executable = settle(recipe, workspace, toolchains, is_small=options.counts_bytes)
         with_final_size(executable, options)
         if place is not None and result.is_final:

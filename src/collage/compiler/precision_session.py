@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -35,6 +35,7 @@ from collage.calibration import (
     least_samples,
     mean_axes,
     open_data,
+    round_weights,
     runs_worker,
     share_outside,
     split_samples,
@@ -46,6 +47,7 @@ from collage.measure.reference_run import MadeUp, inputs_at
 from collage.measure.session import MeasureSession
 from collage.numerics.judge import REDUCED_TOLERANCE
 from collage.options import CompileOptions
+from collage.runtime._decoder import token_symbol
 from collage.target import Target
 from collage.workers.machine_lock import build_lock
 from collage.workers.worker import Worker
@@ -71,6 +73,10 @@ _MADE_UP = Split(tuple(range(8)), tuple(range(8, 24)), tuple(range(24, 64)))
 _RANGES: FactKind[Ranges] = FactKind("ranges", Ranges)
 _MADE_UP_SEED = 1000
 _KEEP_EVERY = 8
+_ROUNDED = "w4"
+"""The precision of which weights are rounded on samples. Of 8 bits the error is that small that nothing is won."""
+_ROUNDING_SHARE = 0.1
+_TOKENS = 128
 _MOST_WATCHED = 8
 """Judging samples on which elements outside the calibrated ranges are counted."""
 
@@ -147,7 +153,7 @@ class Precision:
         told = [
             f"limit: errors of at most {limit.most:.2%} of the largest output"
             if limit.metric.name == MAX_ERROR
-            else f"limit: {limit.metric.name} may fall by {limit.most:.2%}"
+            else f"limit: {limit.metric.name} may get worse by {limit.most:.2%}"
             for limit in self.limits
         ]
         split = self.split
@@ -310,6 +316,8 @@ def open_precision(
     session.say("; ".join(found.assumptions()))
     if needs_ranges(problem.menu):
         _calibrate(found, problem, session, prepared)
+    if any(target.option("precision") == _ROUNDED for target in problem.menu):
+        _round_weights(found, problem, session, prepared, made)
     return found
 
 
@@ -413,6 +421,35 @@ def _calibrate(precision: Precision, problem: Problem, session: MeasureSession, 
     precision.ranges = ranges
     precision.outside = partial(_share_outside, precision, prepared, folder)
     annotate_ranges(problem.model, ranges)
+
+
+def _round_weights(
+    precision: Precision, problem: Problem, session: MeasureSession, prepared: Path, maker: MadeUp
+) -> None:
+    """Round weights to 4 bits on the calibrating samples. Under a time budget, a tenth of it may go by.
+
+    Made-up steps of a decoder have a row each, which says little. In their place there are rows of many tokens.
+    """
+    plan, budget_s = problem.comparison_plan, problem.time_budget_s
+    least_s = -math.inf if budget_s is None else plan.left_s - _ROUNDING_SHARE * budget_s
+
+    tokens = token_symbol(problem.model) if precision.is_made_up and not problem.options.inputs else None
+
+    def samples() -> Iterator[Mapping[str, Any]]:
+        if tokens is None:
+            return (sample.feeds for sample in precision.data.samples(precision.split.calibrate))
+        seeds = (problem.options.seed + _MADE_UP_SEED + index for index in precision.split.calibrate)
+        return (inputs_at(problem.model, maker.reseeded(seed), {}, {tokens: _TOKENS}) for seed in seeds)
+
+    try:
+        with build_lock():
+            made = round_weights(
+                problem.model, prepared, samples, session.workspace, lambda: plan.left_s > least_s, session.say
+            )
+    except ToolchainError as error:
+        session.say(f"weights of 4 bits are rounded without samples: {error}")
+    else:
+        problem.kernels.use_weights(_ROUNDED, made)
 
 
 def _share_outside(precision: Precision, prepared: Path, folder: Path) -> float | None:

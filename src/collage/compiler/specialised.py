@@ -24,6 +24,7 @@ from collage.options import CompileOptions
 from collage.plan_file import PlanFile, PlanFileKernel
 from collage.report import SpecialisedRow
 from collage.runtime import Executable, Port
+from collage.runtime._decoder import token_symbol
 from collage.system.scratch import scratch
 from collage.target import Target
 
@@ -58,12 +59,17 @@ def is_specialised(options: CompileOptions, source: Any) -> bool:
         return True
     if named is not None or not is_timed:
         return False
-    return bool(options.dims) or (bool(options.inputs or options.data) and _is_open(source, options))
+    return bool(options.dims) or (bool(options.inputs or options.data) and _follows(source, options))
 
 
-def _is_open(source: Any, options: CompileOptions) -> bool:
-    """Return True if an input of the model has a length that is neither in the model nor fixed by the options."""
+def _follows(source: Any, options: CompileOptions) -> bool:
+    """Return True if an input has a length that is neither in the model nor fixed, and follows from inputs or samples.
+
+    Texts say nothing about the steps of a decoder.
+    """
     model = fix_lengths(read_model(source), options.fixed)
+    if not options.inputs and token_symbol(model) is not None:
+        return False
     return any(not isinstance(dim, int) for port in describe_inputs(model) for dim in port.shape or ())
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import onnx_ir as ir
 
@@ -42,6 +43,7 @@ class KernelMaker:
         self._signatures: dict[SubGraph, Hashable] = {}
         self._properties: dict[tuple[Hashable, str], Mapping[str, str]] = {}
         self._in_float: dict[str, int] = {}
+        self._weights: dict[str | None, Mapping[str, ir.ExternalTensor]] = {}
 
     def of(self, kernel: AnyKernel) -> ir.Model:
         """The model of a kernel: the same object whenever it is asked for."""
@@ -58,6 +60,9 @@ class KernelMaker:
             if self._properties:
                 model.metadata_props.update(self._properties.get((self.signature(sub_graph), str(target)), {}))
             in_float = self._in_float.get(str(target), 0)
+            for name, tensor in self._weights.get(target.option("precision"), {}).items():
+                if name in model.graph.initializers:
+                    model.graph.initializers[name].const_value = tensor
             for i, node in zip(sub_graph, model.graph, strict=True):
                 if in_float >> i & 1:
                     keep_in_float(node)
@@ -92,6 +97,23 @@ class KernelMaker:
     def in_float(self, target: Target) -> int:
         """Return the nodes that kernels of a target compute in float32 by ``keep_in_float``, as bits."""
         return self._in_float.get(str(target), 0)
+
+    def use_weights(self, precision: str, weights: Mapping[str, ir.ExternalTensor]) -> None:
+        """Have the kernels of one precision read these initializers, by name; before any of them is made."""
+        self._weights[precision] = weights
+
+    def put_weights(self, kernels: Iterable[PlannedKernel]) -> None:
+        """Write what these kernels read in place of the model's weights over these, so that a rebuild of them reads the same.
+
+        No other kernel may read the model's weights from their file afterwards.
+        """
+        for kernel in kernels:
+            mine = {str(value.name): value.const_value for value in kernel.sub_graph.constant_values()}
+            for name, tensor in self._weights.get(kernel.target.option("precision"), {}).items():
+                if isinstance(old := mine.get(name), ir.ExternalTensor) and old.path != tensor.path:
+                    with Path(old.path).open("r+b") as file:
+                        file.seek(old.offset or 0)
+                        file.write(tensor.tobytes())
 
     def key(self, kernel: AnyKernel) -> Hashable:
         """Return a key that is equal for kernels that differ only in names and weights.

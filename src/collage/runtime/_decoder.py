@@ -16,7 +16,7 @@ from collage.runtime._signature import Port
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Decoder", "decoder_of", "with_empty_past"]
+__all__ = ["Decoder", "decoder_of", "past_symbols", "token_symbol", "with_empty_past"]
 
 _PAST, _PRESENT = ("past_key_values", "past"), ("present", "present_key_values")
 
@@ -90,6 +90,28 @@ def with_empty_past(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Any]
         return None
     shape = np.shape(feeds[decoder.tokens.name])
     return None if shape[:-1] not in ((), (1,)) else {**decoder.feeds(shape[-1], 0), **feeds}
+
+
+def token_symbol(model: ir.Model) -> str | None:
+    """Return the symbol of the number of new tokens of a decoder; None if a model is not a decoder, or takes a fixed number."""
+    decoder = _decoder_in(model)
+    length = decoder.tokens.shape[-1] if decoder is not None and decoder.tokens.shape else None
+    return length if isinstance(length, str) else None
+
+
+def past_symbols(model: ir.Model) -> tuple[str, ...]:
+    """Return the symbols of the lengths of a decoder's caches; none if a model is not a decoder, or these are fixed."""
+    decoder = _decoder_in(model)
+    free = [
+        [dim for dim in port.shape or () if isinstance(dim, str)]
+        for port in (() if decoder is None else decoder.caches)
+    ]
+    return tuple(dict.fromkeys(dims[-1] for dims in free if dims))
+
+
+def _decoder_in(model: ir.Model) -> Decoder | None:
+    inputs, outputs = ([Port.of(value) for value in values] for values in (model.graph.inputs, model.graph.outputs))
+    return decoder_of(inputs, outputs)
 
 
 def _filled(port: Port, length: int) -> Any:

@@ -103,7 +103,7 @@ def test_the_limit_is_told_before_anything_is_compiled(
     with pytest.raises(SystemExit):
         main([*words, "--precision", "int8", "--data", str(tmp_path)])
     said = capsys.readouterr().err
-    assert "may drop by at most 1.00%" in said and "4096 on" in said
+    assert "may get worse by at most 1.00%" in said and "4096 on" in said
     with pytest.raises(SystemExit):
         main([*words, "--data", str(tmp_path)])
     assert "--data decides nothing" in capsys.readouterr().err

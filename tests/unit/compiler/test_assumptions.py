@@ -27,7 +27,9 @@ def test_lengths_are_told_and_those_that_are_made_up_are_named() -> None:
     ("options", "words"),
     [
         (CompileOptions(), "outputs may differ by rounding only"),
-        (CompileOptions(max_drop=0.005), "top-1 may fall by 0.5 %"),
+        (CompileOptions(max_drop=0.005), "top-1 may get worse by 0.5 %"),
+        (CompileOptions(metric="perplexity", max_drop=0.01), "perplexity may get worse by 1 %"),
+        (CompileOptions(metric="kl", max_drop=0.01), "kl may get worse by 0.01"),
         (CompileOptions(accuracy_budget=0.01), "outputs may differ by 1 % of the largest"),
         (CompileOptions(limits=("p99<=20ms",)), "p99<=20ms"),
         (CompileOptions(objective="memory"), "the largest resident set"),

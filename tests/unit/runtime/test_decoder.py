@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from collage.runtime import Port
-from collage.runtime._decoder import decoder_of, with_empty_past
+from collage.runtime._decoder import decoder_of, token_symbol, with_empty_past
 
 
 def port(name: str, dtype: str, *shape: Any) -> Port:
@@ -70,3 +70,4 @@ def test_tokens_alone_begin_a_text() -> None:
     assert found["past_key_values_0"].shape == (1, 2, 0, 4)
     assert with_empty_past(model, {"input_ids": np.zeros((2, 3), int)}) is None
     assert with_empty_past(model, found) is None
+    assert token_symbol(model) == "seq"

@@ -4,7 +4,8 @@ A product of few rows takes as long as reading its weights does. With many rows 
 such products stay as they are.
 
 Weights of 4 bits have a scale for each block, and no zero point. Of several scales a block gets the one with the least squared
-error. Weights become ``MatMulNBits``, or integers that a ``DequantizeLinear`` reads.
+error. A block that holds such products already keeps its integers: what calibration rounded is not rounded again. Weights become
+``MatMulNBits``, or integers that a ``DequantizeLinear`` reads.
 """
 
 from __future__ import annotations
@@ -24,10 +25,22 @@ if TYPE_CHECKING:
 
     from collage.toolchains._contract import Tensor
 
-__all__ = ["in_blocks", "is_narrowed", "profits", "register_constant", "summed_length", "with_narrow_weights"]
+__all__ = [
+    "BLOCK",
+    "in_blocks",
+    "is_narrowed",
+    "is_transposed",
+    "profits",
+    "register_constant",
+    "rounded_blocks",
+    "splits_into_blocks",
+    "summed_length",
+    "with_narrow_weights",
+]
 
-_BLOCK = {8: 128, 4: 32}
-"""Weights, along a column, that share a scale."""
+BLOCK = 32
+"""Weights of 4 bits, along a column, that share a scale."""
+_BLOCK = {8: 128, 4: BLOCK}
 _MOST_ROWS = 32
 _FEWEST_WEIGHTS = 1 << 16
 """Fewer stay in the caches of a core."""
@@ -109,13 +122,19 @@ def is_narrowed(node: ir.Node) -> bool:
     return profits(node) and bool(np.isfinite(_array(node.inputs[1])).all())
 
 
-def _is_transposed(node: ir.Node) -> bool:
+def is_transposed(node: ir.Node) -> bool:
+    """Return True if the weights [N, K] of a product are transposed."""
     return node.op_type == "Gemm" and node.attributes.get_int("transB", 0) != 0
 
 
 def summed_length(node: ir.Node) -> int:
     """Return the length of the axis that a product sums over."""
-    return int(_array(node.inputs[1]).shape[1 if _is_transposed(node) else 0])
+    return int(_array(node.inputs[1]).shape[1 if is_transposed(node) else 0])
+
+
+def splits_into_blocks(node: ir.Node) -> bool:
+    """Return True for a product of which every toolchain can read weights of 4 bits: its columns split into blocks."""
+    return is_narrowed(node) and summed_length(node) % _BLOCK[4] == 0
 
 
 def in_blocks(node: ir.Node, bits: int) -> tuple[Tensor, Tensor]:
@@ -126,7 +145,7 @@ def in_blocks(node: ir.Node, bits: int) -> tuple[Tensor, Tensor]:
         bits: Bits of a weight. Of 8, a column is one block. Of 4, ``summed_length`` is a multiple of the block's 32.
     """
     weight = _array(node.inputs[1])
-    columns = np.ascontiguousarray(weight if _is_transposed(node) else weight.T, np.float32)
+    columns = np.ascontiguousarray(weight if is_transposed(node) else weight.T, np.float32)
     if bits == 4:
         integers, scales = _in_blocks(columns)
     else:
@@ -147,7 +166,7 @@ def _dequantize(graph: ir.Graph, node: ir.Node, bits: int, names: NameSupply) ->
     import ml_dtypes
     import onnx_ir as ir
 
-    along = 1 if _is_transposed(node) else 0
+    along = 1 if is_transposed(node) else 0
     integers, scales = in_blocks(node, bits)
     if along:
         integers, scales = np.ascontiguousarray(integers.T), np.ascontiguousarray(scales.T)
@@ -174,7 +193,7 @@ def _replace(graph: ir.Graph, node: ir.Node, bits: int, names: NameSupply) -> No
     import onnx_ir as ir
 
     weight = _array(node.inputs[1])
-    weight = weight.T if _is_transposed(node) else weight
+    weight = weight.T if is_transposed(node) else weight
     rows, columns = weight.shape
     arrays = zip(("bits", "scale", "zero"), _packed(weight, bits), strict=False)
     constants = [register_constant(graph, names.fresh(f"{node.name}_{part}"), array) for part, array in arrays]
@@ -221,13 +240,29 @@ def _in_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
     scales = np.empty((rows, columns // block), np.float32)
     for start in range(0, rows, at_once):
         chunk = np.ascontiguousarray(weight[start : start + at_once], np.float32)
-        found, scale = _rounded(chunk.reshape(len(chunk), -1, block))
+        blocks = chunk.reshape(len(chunk), -1, block)
+        found, scale = (_found_again(blocks[:1]) and _found_again(blocks)) or rounded_blocks(blocks)
         integers[start : start + at_once], scales[start : start + at_once] = found.reshape(chunk.shape), scale
     return integers, scales
 
 
-def _rounded(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the integers of blocks along the last axis, and the scale of each."""
+def _found_again(blocks: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the integers and the scales of blocks that hold nothing but their products; None if one holds anything else."""
+    lowest = _LOWEST[4]
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(-1, keepdims=True), -1)
+    integers, scales = np.zeros_like(blocks), np.ones_like(largest)
+    left = largest != 0
+    for steps in range(lowest, 0):
+        scale = np.where(left, largest / np.float32(steps), np.float32(1))
+        found = blocks / scale
+        fits = (found == np.rint(found)) & (found >= lowest) & (found < -lowest)
+        fits = left & (scale == _of_16_bits(scale)) & fits.all(-1, keepdims=True)
+        integers, scales, left = np.where(fits, found, integers), np.where(fits, scale, scales), left & ~fits
+    return None if left.any() else (integers.astype(np.int8), scales[..., 0])
+
+
+def rounded_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the integers of blocks of 4 bits along the last axis [..., B], and the scale of each [...]."""
     lowest = _LOWEST[4]
     # The largest weight, of either sign, becomes the lowest integer, which has no counterpart.
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(-1, keepdims=True), -1) / np.float32(lowest)
