@@ -101,10 +101,11 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embedding, blocks, and logits of the last token."""
+    """Embedding, blocks, and logits of the last token, or of every new one."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: Size, *, every: bool = False) -> None:
         super().__init__()
+        self.size, self.every = size, every
         self.word = nn.Embedding(size.words, size.width)
         self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
         self.norm = nn.RMSNorm(size.width, eps=1e-5)
@@ -115,7 +116,7 @@ class Decoder(nn.Module):
     def forward(
         self, input_ids: Tensor, past: Sequence[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """Return logits [1, words], and keys and values of all tokens so far."""
+        """Return logits [1, words] or [B, T, words], and keys and values of all tokens so far."""
         old, new = past[0][0].shape[2], input_ids.shape[1]
         positions = torch.arange(new) + old
         angles = positions[:, None] * self.frequencies[None]
@@ -124,18 +125,24 @@ class Decoder(nn.Module):
         for block, pair in zip(self.blocks, past, strict=True):
             x, made = block(x, pair, angles.cos(), angles.sin(), mask)
             present.append(made)
-        return self.logits(self.norm(x[:, -1])), present
+        return self.logits(self.norm(x if self.every else x[:, -1])), present
 
 
 def export(size: Size, path: Path, seed: int = 0) -> Path:
     """Write a decoder with random weights as ONNX, with symbolic lengths ``seq`` and ``past``."""
     torch.manual_seed(seed)
+    return write(Decoder(size), path)
+
+
+def write(decoder: Decoder, path: Path) -> Path:
+    """Write a decoder as ONNX, with symbolic lengths ``seq`` and ``past``."""
+    size = decoder.size
     pairs = [tuple(torch.zeros(1, size.shared, 5, size.head) for _ in range(2)) for _ in range(size.layers)]
     parts = [(n, part) for n in range(size.layers) for part in ("key", "value")]
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(action="ignore"):
         program = torch.onnx.export(
-            Decoder(size).eval(),
+            decoder.eval(),
             (torch.zeros(1, 3, dtype=torch.int64), pairs),
             input_names=["input_ids", *(f"past_key_values.{n}.{part}" for n, part in parts)],
             output_names=["logits", *(f"present.{n}.{part}" for n, part in parts)],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -78,14 +80,16 @@ class OriginalService:
             if found.is_open:
                 judged[name], right[name] = store.get(name), self._latest[name]
             elif not found.ok:
-                differences.append([name, found.reason, found.max_rel])
+                differences.append([name, found.reason, _finite(found.max_rel)])
             elif isinstance(self._latest[name], np.ndarray) and name in self._model.outputs:
                 self._usual.setdefault(name, self._latest[name])
         if judged and not differences:
             feeds = {name: store.input(name) for name in self._model.inputs if store.holds_input(name)}
             witness = Witness(self._path, is_original=True)
             found_all = settled(witness, feeds, judged, right, tolerance, usual)
-            differences = [[name, each.reason, each.max_rel] for name, each in found_all.items() if not each.ok]
+            differences = [
+                [name, each.reason, _finite(each.max_rel)] for name, each in found_all.items() if not each.ok
+            ]
         if not differences:
             answers = store.answers
             for name in self._model.outputs:
@@ -102,6 +106,11 @@ class OriginalService:
         for name in self._model.outputs:
             store.put(name, self._latest.get(name))
         store.flush()
+
+
+def _finite(error: float) -> float:
+    """Return an error as a number that JSON has: values of another type or shape err by infinity."""
+    return error if math.isfinite(error) else sys.float_info.max
 
 
 def _not_finite(array: np.ndarray[Any, Any]) -> int:

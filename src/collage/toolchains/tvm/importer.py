@@ -55,6 +55,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 from collage.toolchains.sdk.profiler_names import tokens_in
 from collage.toolchains.tvm.activations import activation
 from collage.toolchains.tvm.arithmetic import PAIRWISE, mish, pairwise, remainder, shifted, whole_exponent
+from collage.toolchains.tvm.bfloat16 import ROUND, WIDEN, rounded, widened
 from collage.toolchains.tvm.channel_convolutions import are_by_channel, by_channel, mixes_channels
 from collage.toolchains.tvm.convolutions import (
     Windows,
@@ -212,6 +213,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return recurrent(self.bb, self._processor, op_name, inputs, attrs)
         if op_name == NARROW_PRODUCT:
             return narrow_product(self.bb, attrs["bits"], *inputs)
+        if op_name in (WIDEN, ROUND):
+            return (widened if op_name == WIDEN else rounded)(self.bb, *inputs)
         if op_name in PAIRWISE:
             return pairwise(op_name, inputs, self.bb)
         if op_name in EXTREMES and _is_float(inputs[0]):
@@ -402,7 +405,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         return y if whole is None else relax.op.reshape(y, x.ty.shape)
 
 
-_OWN = frozenset((*RECURRENT, NARROW_PRODUCT))
+_OWN = frozenset((*RECURRENT, NARROW_PRODUCT, WIDEN, ROUND))
 """Operators that TVM's importer does not know."""
 _NORMALISATIONS = frozenset(("LayerNormalization", "RMSNormalization"))
 _SOFTMAXES = frozenset(("LogSoftmax", "Softmax"))

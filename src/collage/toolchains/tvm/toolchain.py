@@ -36,7 +36,9 @@ from collage.toolchains.sdk.model_files import (
 )
 from collage.toolchains.sdk.precisions import NARROW_BITS
 from collage.toolchains.sdk.profiler_names import ranks_of, step_of
+from collage.toolchains.tvm.bfloat16 import is_border_cast, places_of_bfloat16, with_words
 from collage.toolchains.tvm.kernels import (
+    BFLOAT16,
     LEVELS,
     MachineKernel,
     add_threads,
@@ -101,7 +103,8 @@ class TvmToolchain(ToolchainBase):
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Worth trying, unless a type speaks against it."""
-        return support(node)
+        found = support(node)
+        return found if found.ok or not is_border_cast(node) else Support(True)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Import, fuse, schedule and generate code, link a shared library, and write large weights beside it."""
@@ -123,6 +126,8 @@ class TvmToolchain(ToolchainBase):
         facts = machine_facts(kernel.graph, lent, multiples_of(module), known_lengths_of_sums(module))
         facts["calls"] = _steps(calls, kernel.graph)
         facts |= {IN_FLOATS: in_floats} if in_floats else {}
+        narrow = [places_of_bfloat16(values) for values in (kernel.graph.inputs, kernel.graph.outputs)]
+        facts |= {BFLOAT16: narrow} if any(narrow) else {}
         files = [library.name, add_threads(library)]
         if weights:
             facts["weights"] = write_weights(weights, library.with_suffix(MAPPED_WEIGHTS))
@@ -173,6 +178,7 @@ class TvmToolchain(ToolchainBase):
 def _imported(kernel: ir.Model, target: Target, workspace: Path) -> tuple[Any, list[int]]:
     """Return a kernel as a Relax module in the precision of a target, and the positions of products in floats all the same."""
     bits = NARROW_BITS.get(target.option("precision") or "")
+    kernel = with_words(kernel)
     if bits is None:
         return import_kernel(kernel, workspace, tvm_target(target), _read), []
     from collage.graph import copy_model
@@ -230,7 +236,7 @@ def _records(kernel: ir.Model, target: Target) -> Mapping[str, str]:
 def _tunable(kernel: ir.Model, target: Target, workspace: Path) -> Mapping[str, Any]:
     """The loop nests of a kernel that can be tuned, by name."""
     goal = tvm_target(target)
-    module = import_kernel(kernel, workspace, goal, _read)
+    module = import_kernel(with_words(kernel), workspace, goal, _read)
     from collage.toolchains.tvm.metaschedule import workloads
     from collage.toolchains.tvm.pipeline import front
 
