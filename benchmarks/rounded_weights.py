@@ -89,21 +89,29 @@ def train(decoder: Any, text: Array, seconds: float) -> None:
         rates.step()
 
 
-def losses(logits_of: Callable[[Array], Array], held: Array) -> Array:
+def answers(logits_of: Callable[[Array], Array], held: Array) -> Array:
+    """Return the logarithms of the probabilities of each next token, of several texts [texts, tokens, words]."""
+    logits = np.stack([np.asarray(logits_of(ids), np.float64)[0, :-1] for ids in pieces(held, JUDGED)])
+    logits -= logits.max(-1, keepdims=True)
+    return np.asarray(logits - np.log(np.exp(logits).sum(-1, keepdims=True)))
+
+
+def losses(found: Array, held: Array) -> Array:
     """Return the mean loss, in nats, of each of several texts."""
-    found = []
-    for ids in pieces(held, JUDGED):
-        logits = np.asarray(logits_of(ids), np.float64)[0, :-1]
-        logits -= logits.max(-1, keepdims=True)
-        right = logits[np.arange(LENGTH - 1), ids[1:]]
-        found.append(float((np.log(np.exp(logits).sum(-1)) - right).mean()))
-    return np.array(found)
+    right = np.stack([ids[1:] for ids in pieces(held, JUDGED)])
+    return np.asarray(-np.take_along_axis(found, right[..., np.newaxis], -1).mean((1, 2)))
 
 
-def show(name: str, found: Array, base: Array) -> None:
-    """Print by how much perplexity grows, with a 95 % interval."""
-    growth = found - base
-    print(f"{name:<28}{math.expm1(growth.mean()):>8.2%} +- {1.96 * growth.std() / math.sqrt(JUDGED):.2%}", flush=True)
+def show(name: str, found: Array, base: Array, held: Array) -> None:
+    """Print by how much perplexity grows, and the KL divergence in nats, with 95 % intervals."""
+    growth = losses(found, held) - losses(base, held)
+    apart = (np.exp(base) * (base - found)).sum(-1).mean(-1)
+    spread = 1.96 / math.sqrt(JUDGED)
+    print(
+        f"{name:<28}{math.expm1(growth.mean()):>8.2%} +- {spread * growth.std():.2%}"
+        f"{apart.mean():>12.2e} +- {spread * apart.std():.1e}",
+        flush=True,
+    )
 
 
 @torch.no_grad()
@@ -134,14 +142,15 @@ def nearest(weight: Array) -> Array:
 
 @torch.no_grad()
 def judge_ours(decoder: Any, text: Array, held: Array) -> Array:
-    """Print our rows, and return the losses of the decoder as it is."""
+    """Print our rows, and return the answers of the decoder as it is."""
 
     def logits_of(ids: Array) -> Array:
         with torch.no_grad():
             return decoder(torch.from_numpy(ids)[None], caches(decoder.size, 1))[0].numpy()
 
-    base = losses(logits_of, held)
-    print(f"perplexity of a byte: {math.exp(base.mean()):.3f}")
+    base = answers(logits_of, held)
+    print(f"perplexity of a byte: {math.exp(losses(base, held).mean()):.3f}")
+    print(f"{'':<28}{'perplexity grows by':<20}{'KL divergence, nats':>24}")
     layers = {name: layer for name, layer in decoder.named_modules() if isinstance(layer, nn.Linear)}
     weights = {name: layer.weight.numpy().copy() for name, layer in layers.items()}
     rng = np.random.default_rng(1)
@@ -157,7 +166,7 @@ def judge_ours(decoder: Any, text: Array, held: Array) -> Array:
         for place, weight in weights.items():
             made = rounded(weight.T, inverse_factor(found[place])).T if place in found else nearest(weight)
             layers[place].weight.copy_(torch.from_numpy(np.ascontiguousarray(made)))
-        show(name, losses(logits_of, held), base)
+        show(name, answers(logits_of, held), base, held)
     for place, weight in weights.items():
         layers[place].weight.copy_(torch.from_numpy(weight))
     return base
@@ -189,7 +198,8 @@ def judge_nncf(path: Path, size: Any, text: Array, held: Array, base: Array) -> 
         run = core.compile_model(
             made, "CPU", {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
         )
-        show(f"NNCF, {name}", losses(lambda ids, run=run: run(feeds(ids))["logits"], held), base)  # type: ignore[misc]
+        found = answers(lambda ids, run=run: run(feeds(ids))["logits"], held)  # type: ignore[misc]
+        show(f"NNCF, {name}", found, base, held)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -220,11 +230,8 @@ def main(words: Sequence[str] | None = None) -> int:
         empty = {
             port.name: np.zeros((1, decoder.size.shared, 0, decoder.size.head), np.float32) for port in made.inputs[1:]
         }
-        show(
-            "Collage, other files",
-            losses(lambda ids: made.run({"input_ids": ids[None], **empty})["logits"], held),
-            base,
-        )
+        found = answers(lambda ids: made.run({"input_ids": ids[None], **empty})["logits"], held)
+        show("Collage, other files", found, base, held)
     return 0
 
 
