@@ -57,7 +57,7 @@ def round_weights(
 ) -> dict[str, ir.ExternalTensor]:
     """Return the large weights of a model's products of few rows, rounded to 4 bits, by the names of the initializers.
 
-    Weights that anything else reads are left out.
+    Weights that anything else reads are left out. All are left out if they are less than half of the model's bytes.
 
     Args:
         model: The prepared model. Its weights lie in a file.
@@ -72,7 +72,10 @@ def round_weights(
     """
     products = _products(model)
     weights = [weight for group in products.values() for weight in group]
-    if not weights:
+    tensors = [value.const_value for value in model.graph.initializers.values()]
+    if 2 * sum(weight.tensor.nbytes for weight in weights) <= sum(
+        tensor.nbytes for tensor in tensors if tensor is not None
+    ):
         return {}
     starts = _starts(weights)
     file, done, made = workspace / _FILE, itertools.count(1), dict[str, ir.ExternalTensor]()

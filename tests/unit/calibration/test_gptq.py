@@ -60,14 +60,14 @@ def test_columns_that_are_always_zero_do_no_harm() -> None:
     assert np.isfinite(made).all()
 
 
-def model(folder: Path, extra: str = "") -> ir.Model:
-    """Products of one value, one of which is transposed, one behind another, and one with few weights."""
+def model(folder: Path, extra: str = "", wide: int = 8) -> ir.Model:
+    """Products of one value, one of which is transposed, one behind another, and one with other weights."""
     rng = np.random.default_rng(0)
-    shapes = {"first": (WIDTH, ROWS), "second": (ROWS, ROWS), "third": (ROWS, WIDTH), "few": (WIDTH, 8)}
+    shapes = {"first": (WIDTH, ROWS), "second": (ROWS, ROWS), "third": (ROWS, WIDTH), "few": (WIDTH, wide)}
     arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     found = kernel(
         "products",
-        f"""(float[n, {WIDTH}] x) => (float[n, {ROWS}] y, float[n, 8] z)
+        f"""(float[n, {WIDTH}] x) => (float[n, {ROWS}] y, float[n, {wide}] z)
         {{ a = MatMul (x, first) b = Relu (a) c = MatMul (b, second) d = Gemm <transB = 1> (x, third) y = Add (c, d)
            z = MatMul (x, few) {extra} }}""",
         arrays,
@@ -119,3 +119,8 @@ def test_weights_that_something_else_reads_stay_as_they_are(tmp_path: Path) -> N
     made = model(tmp_path, "w = Transpose (first)")
     ir.save(made, tmp_path / "prepared.onnx")
     assert round_weights(made, tmp_path / "prepared.onnx", samples, tmp_path).keys() == {"second", "third"}
+
+
+def test_few_weights_among_others_stay_as_they_are(tmp_path: Path) -> None:
+    made = model(tmp_path, "more = Add (few, few)", wide=4 * ROWS)  # Read twice, so that it is none of them.
+    assert round_weights(made, tmp_path / "not written.onnx", samples, tmp_path) == {}
