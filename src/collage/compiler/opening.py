@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -30,16 +30,12 @@ from collage.database.database import Database
 from collage.frontend import (
     MIN_OPSET,
     REWRITTEN,
-    Lengths,
-    bind_dims,
     check_given,
-    describe_inputs,
     fix_lengths,
     model_digest,
     place_weights,
     read_model,
     separate_lengths,
-    shape_profiles,
     with_lengths_of,
     write_original,
 )
@@ -48,7 +44,7 @@ from collage.measure.original_model import OriginalModel
 from collage.measure.session import MeasureSession
 from collage.measure.worker_pool import Limits
 from collage.options import CompileOptions
-from collage.runtime._decoder import past_symbols
+from collage.runtime._decoder import with_length_0
 from collage.system.progress import Progress
 from collage.target import Target
 from collage.toolchains import Registry
@@ -197,21 +193,6 @@ def on_given_inputs(options: CompileOptions, model: ir.Model) -> CompileOptions:
     """Options with their inputs as the model takes them, from which lengths follow."""
     given = check_given(model, options.inputs)
     dims = with_lengths_of(model, given, options.dims)
-    if not given and (options.data or not options.dims) and len(past := past_symbols(model)) == 1:
-        dims = _with_empty_past(model, dims, past[0])
+    if not given and (options.data or not options.dims):
+        dims = with_length_0(model, dims)
     return replace(options, inputs=given, dims=dims)
-
-
-def _with_empty_past(model: ir.Model, dims: Lengths, past: str) -> Lengths:
-    """Return lengths with 0 among those of a decoder's past. Texts begin with it, once for so many steps."""
-    told: int | Mapping[int, float] | None = dims.get(past)
-    if told is None:
-        shapes = bind_dims(model, shape_profiles(dims)[0].dims)
-        told = next(
-            shapes[spec.name][axis]
-            for spec in describe_inputs(model)
-            for axis, dim in enumerate(spec.shape or ())
-            if dim == past
-        )
-    lengths = told if isinstance(told, Mapping) else {told: float(max(told - 1, 1))}
-    return {**dims, past: lengths if 0 in lengths else {**lengths, 0: sum(lengths.values()) / max(lengths)}}

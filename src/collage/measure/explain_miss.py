@@ -18,6 +18,7 @@ from collage.measure.estimator import MeasuringCostEstimator
 from collage.measure.jobs import weight_bytes
 from collage.measure.kernel_factory import KernelMaker
 from collage.measure.session import MeasureSession
+from collage.runtime._decoder import with_length_0
 from collage.system.scratch import scratch
 from collage.target import Target
 from collage.toolchains import Registry
@@ -51,7 +52,8 @@ def explain_model(
         model = place_weights(prepared, workspace)
         measure_session = stack.enter_context(MeasureSession(toolchains, database, workspace, threads=threads))
         # As for a compilation: lengths of what it computes may depend on more than those of its inputs.
-        failure = capture_checking_sets(model, {}, measure_session, database, seed=0, dims=dims or {}).failure
+        lengths = dims or with_length_0(model, {})
+        failure = capture_checking_sets(model, {}, measure_session, database, seed=0, dims=lengths).failure
         if failure is not None:
             raise NothingCanRun(f"nothing is measured of this model: {failure}")
         estimator = MeasuringCostEstimator(measure_session, weight_bytes(model))

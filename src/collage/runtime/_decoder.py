@@ -16,7 +16,9 @@ from collage.runtime._signature import Port
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Decoder", "decoder_of", "past_symbols", "token_symbol", "with_empty_past"]
+    from collage.frontend import Lengths
+
+__all__ = ["Decoder", "decoder_of", "token_symbol", "with_empty_past", "with_length_0"]
 
 _PAST, _PRESENT = ("past_key_values", "past"), ("present", "present_key_values")
 
@@ -99,14 +101,28 @@ def token_symbol(model: ir.Model) -> str | None:
     return length if isinstance(length, str) else None
 
 
-def past_symbols(model: ir.Model) -> tuple[str, ...]:
-    """Return the symbols of the lengths of a decoder's caches; none if a model is not a decoder, or these are fixed."""
+def with_length_0(model: ir.Model, dims: Lengths) -> Lengths:
+    """Return lengths with 0 among those of a decoder's past, with which texts begin; itself if a model has no such length.
+
+    A text begins once for as many steps as its past is usually long.
+    """
+    from collage.frontend import bind_dims, shape_profiles
+
     decoder = _decoder_in(model)
     free = [
-        [dim for dim in port.shape or () if isinstance(dim, str)]
+        (port.name, axis, dim)
         for port in (() if decoder is None else decoder.caches)
+        for axis, dim in enumerate(port.shape or ())
+        if isinstance(dim, str) and axis
     ]
-    return tuple(dict.fromkeys(dims[-1] for dims in free if dims))
+    if len({dim for *_, dim in free}) != 1:
+        return dims
+    name, axis, past = free[0]
+    told = dims.get(past)
+    if told is None:
+        told = bind_dims(model, shape_profiles(dims)[0].dims)[name][axis]
+    lengths = told if isinstance(told, Mapping) else {told: float(max(told, 1))}
+    return {**dims, past: lengths if 0 in lengths else {**lengths, 0: sum(lengths.values()) / max(lengths)}}
 
 
 def _decoder_in(model: ir.Model) -> Decoder | None:

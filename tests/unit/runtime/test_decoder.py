@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from collage.runtime import Port
-from collage.runtime._decoder import decoder_of, token_symbol, with_empty_past
+from collage.runtime._decoder import decoder_of, token_symbol, with_empty_past, with_length_0
 
 
 def port(name: str, dtype: str, *shape: Any) -> Port:
@@ -71,3 +71,15 @@ def test_tokens_alone_begin_a_text() -> None:
     assert with_empty_past(model, {"input_ids": np.zeros((2, 3), int)}) is None
     assert with_empty_past(model, found) is None
     assert token_symbol(model) == "seq"
+
+
+def test_texts_begin_with_an_empty_past() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (int64[1, seq] input_ids, float[1, 2, past, 4] past_key_values_0) => (float[1, 2, past, 4] present_0)
+    { present_0 = Identity (past_key_values_0) }"""
+    model = ir.from_onnx_text(text)
+    assert with_length_0(model, {}) == {"past": {128: 128.0, 0: 1.0}}
+    assert with_length_0(model, {"past": 9, "seq": 2}) == {"past": {9: 9.0, 0: 1.0}, "seq": 2}
+    assert with_length_0(model, {"past": {8: 6.0, 0: 3.0}}) == {"past": {8: 6.0, 0: 3.0}}
+    other = ir.from_onnx_text(text.replace("past_key_values_0", "x"))
+    assert with_length_0(other, {"past": 9}) == {"past": 9}
