@@ -159,7 +159,7 @@ BAD = [
     (("compile", "good.onnx", "-o", "text.onnx/o.collage"), 2, "cannot write"),
     (("compile", "good.onnx"), 2, "--output"),
     (("compile", "good.onnx", "-o", "o.collage", "--dim", "seq"), 2, "NAME=LENGTH"),
-    (("compile", "good.onnx", "-o", "o.collage", "--dim", "seq=0"), 2, "at least 1"),
+    (("compile", "good.onnx", "-o", "o.collage", "--fix", "seq=0"), 2, "at least 1"),
     (("compile", "good.onnx", "-o", "o.collage", "--fix", "seq=long"), 2, "--fix seq=long"),
     (("compile", "good.onnx", "-o", "o.collage", "--fix", "seq=7"), 2, "all its dimensions are fixed"),
     (("compile", "good.onnx", "-o", "o.collage", "--time-budget", "soon"), 2, "soon"),
