@@ -3,9 +3,9 @@
 A product of few rows takes as long as reading its weights does. With many rows it takes longer than with floats, so
 such products stay as they are.
 
-Weights of 4 bits have a scale for each block, and no zero point. Of several scales a block gets the one with the least squared
-error. A block that holds such products already keeps its integers: what calibration rounded is not rounded again. Weights become
-``MatMulNBits``, or integers that a ``DequantizeLinear`` reads.
+Weights of 4 bits have a scale for each block, the one of least squares, and no zero point. A block that holds such products
+already keeps its integers: what calibration rounded is not rounded again. Weights become ``MatMulNBits``, or integers that a
+``DequantizeLinear`` reads.
 """
 
 from __future__ import annotations
@@ -49,10 +49,6 @@ _ROUNDS_ACTIVATIONS = 4
 _BLOCKED_OPSET = 21
 """The first operator set in which ``DequantizeLinear`` has blocks, and 4 bits."""
 _LOWEST = {4: -8, 8: -127}
-# Mean error of blocks of 32 normally distributed weights: 8.6 % of their deviation rounded to nearest with the first, 8.2 % with
-# four and 8.15 % with six.
-_SHARES = (1.0, 1.08, 0.9, 0.8)
-"""Scales that a block tries, as shares of the one that its largest weight asks for."""
 _CHUNK = 1 << 16
 """Weights that are rounded at a time, so that intermediate values stay in a core's cache."""
 
@@ -267,19 +263,14 @@ def rounded_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
     # The largest weight, of either sign, becomes the lowest integer, which has no counterpart.
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(-1, keepdims=True), -1) / np.float32(lowest)
     unit = np.where(largest == 0, np.float32(1), largest)
-    given, blocks = blocks, blocks / unit
-    best, least = np.zeros_like(unit), np.full_like(unit, np.inf)
-    for share in _SHARES:
-        integers = np.clip(np.rint(blocks / np.float32(share)), lowest, -lowest - 1)
-        # The scale of least squares for these integers. They are not all 0, unless the weights are.
-        squares = (integers * integers).sum(-1, keepdims=True)
-        scale = (integers * blocks).sum(-1, keepdims=True) / np.maximum(squares, 1)
-        whole = _of_16_bits(np.where(squares == 0, np.float32(1), scale) * unit)
-        scale = whole / unit
-        integers = np.clip(np.rint(blocks / scale), lowest, -lowest - 1)
-        error = np.square(integers * scale - blocks).sum(-1, keepdims=True)
-        best, least = np.where(error < least, whole, best), np.minimum(error, least)
-    return np.clip(np.rint(given / best), lowest, -lowest - 1), best[..., 0]
+    shares = blocks / unit
+    integers = np.clip(np.rint(shares), lowest, -lowest - 1)
+    # The scale of least squares for these integers. Smaller scales, which clip the largest weights, err less by squares, and
+    # answers err more: `python -m benchmarks.rounded_weights`.
+    squares = np.square(integers).sum(-1, keepdims=True)
+    best = (integers * shares).sum(-1, keepdims=True) / np.maximum(squares, 1)
+    scales = _of_16_bits(np.where(squares == 0, np.float32(1), best) * unit)
+    return np.clip(np.rint(blocks / scales), lowest, -lowest - 1), scales[..., 0]
 
 
 def register_constant(graph: ir.Graph, name: str, array: Tensor) -> ir.Value:
