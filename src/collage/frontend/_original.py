@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from collage.frontend._bfloat16 import widen_bfloat16
 from collage.frontend._maps import with_tensors_for_maps
 from collage.frontend._texts import with_unicode_texts
 from collage.graph import copy_model
@@ -29,13 +30,16 @@ def write_original(source: Any, folder: Path, *, is_rewritten: bool = False) -> 
     Args:
         source: A path, which is returned as it is, bytes, a ``ModelProto`` or an ``onnx_ir.Model``, none of which is changed.
         folder: An existing folder for the file.
-        is_rewritten: True if ``read_model`` changed names or outputs. So does the file then, and is otherwise as the source.
+        is_rewritten: True if ``read_model`` changed names, outputs or bfloat16. So does the file then; else it is as the source.
 
     Raises:
         ValueError: The model is too large for one file, or not well formed.
     """
-    if is_rewritten and not isinstance(source, ir.Model):
-        source = with_tensors_for_maps(with_unicode_texts(_loaded(source)))
+    if is_rewritten:
+        if not isinstance(source, ir.Model):
+            source = with_tensors_for_maps(with_unicode_texts(_loaded(source)))
+        widened = copy_model(ir.from_proto(source) if isinstance(source, onnx.ModelProto) else source)
+        source = widened if widen_bfloat16(widened) else source
     if isinstance(source, str | os.PathLike):
         return Path(source).absolute()
     path = folder / _FILE

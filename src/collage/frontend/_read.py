@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from collage._errors import ModelError, UsageError
 from collage.file_kinds import is_address, torch_file_reason, way_out
+from collage.frontend._bfloat16 import widen_bfloat16
 from collage.frontend._budget import Budgets, NotUnicode, check_budgets, check_inferred_shapes
 from collage.frontend._canonical import canonicalise, lift_constants
 from collage.frontend._checker import check_model
@@ -256,6 +257,9 @@ def _finish(model: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Model:
         if convert_opset:
             raise_opset(model)
         give_defaults(model, defaults)
+        if widen_bfloat16(model):
+            model.meta[REWRITTEN] = True
+            canonicalise(model)
         proto = skeleton(model)
     except ModelError:
         raise

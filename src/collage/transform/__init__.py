@@ -66,7 +66,6 @@ from collage.transform._standard import (
     TopologicalSort,
 )
 from collage.transform._verify import Evaluate, VerifyAfterEach
-from collage.transform._widen_bfloat16 import WidenBFloat16
 
 __all__ = [
     "AlterOpLayout",
@@ -115,7 +114,6 @@ __all__ = [
     "ToANormalForm",
     "TopologicalSort",
     "VerifyAfterEach",
-    "WidenBFloat16",
     "bisect_passes",
     "build_config",
     "code_digest",
@@ -167,7 +165,6 @@ for _standard in (
     SimplifyInference,
     ToANormalForm,
     TopologicalSort,
-    WidenBFloat16,
 ):
     register_pass(_standard.__name__, _standard)
 

@@ -23,7 +23,6 @@ from collage.transform._standard import (
     InlineFunctions,
     TopologicalSort,
 )
-from collage.transform._widen_bfloat16 import WidenBFloat16
 
 __all__ = ["PREPARE", "code_digest", "default_passes", "prepare"]
 
@@ -50,13 +49,7 @@ def default_passes() -> Sequential:
         ],
         name="simplify",
     )
-    members = [
-        InlineFunctions(),
-        TopologicalSort(),
-        Attempt(InferType()),
-        Attempt(WidenBFloat16()),
-        Attempt(InferType()),
-    ]
+    members = [InlineFunctions(), TopologicalSort(), Attempt(InferType())]
     return Sequential([*members, Repeat(simplify, _MAX_ROUNDS)], name=PREPARE)
 
 

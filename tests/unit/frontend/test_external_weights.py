@@ -125,7 +125,7 @@ def test_small_tensors_of_a_model_in_memory_are_placed_too(tmp_path: Path) -> No
         np.testing.assert_array_equal(placed.numpy(), np.arange(count, dtype=np.float32))
 
 
-@pytest.mark.parametrize("dtype", [ir.DataType.BFLOAT16, ir.DataType.FLOAT8E4M3FN, ir.DataType.INT4, ir.DataType.UINT2])
+@pytest.mark.parametrize("dtype", [ir.DataType.FLOAT16, ir.DataType.FLOAT8E4M3FN, ir.DataType.INT4, ir.DataType.UINT2])
 @pytest.mark.parametrize("count", [3, 6001])
 def test_elements_of_every_width_are_read(tmp_path: Path, dtype: ir.DataType, count: int) -> None:
     array = (np.arange(count) % 3).astype(dtype.numpy())

@@ -1,4 +1,8 @@
-"""WidenBFloat16: what a model computes in bfloat16 is computed in float32."""
+"""Bfloat16 in a model: operators compute in float32 in its place.
+
+Few toolchains compute in bfloat16 on a processor; ONNX Runtime does not. Results are nearer to those of exact arithmetic: they
+are rounded once, at the outputs. So this is a part of reading a model: the original is compared in float32, too.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from collage.frontend import name_everything
 from collage.graph import NameSupply
-from collage.transform._context import PassContext
-from collage.transform._draft import source
-from collage.transform._info import PassInfo
-from collage.transform._marks import marked_functions_hidden
-from collage.transform._pass_kinds import ModulePass
 
-__all__ = ["WidenBFloat16"]
+__all__ = ["widen_bfloat16"]
 
 _NARROW, _WIDE = ir.DataType.BFLOAT16, ir.DataType.FLOAT
 _TYPE_ATTRIBUTES = frozenset(("to", "dtype", "output_dtype", "softmax_precision"))
@@ -24,37 +22,37 @@ _READ_BITS = frozenset(("BitCast", "SequenceEmpty", "Optional"))
 """Operators whose results depend on the bits of a type, or that make no tensors."""
 
 
-class WidenBFloat16(ModulePass):
-    """Computes in float32 what a model computes in bfloat16. Inputs and outputs keep their type.
+def widen_bfloat16(model: ir.Model) -> bool:
+    """Compute in float32, in place, what a model computes in bfloat16. Inputs and outputs keep their type.
 
-    Few toolchains compute in bfloat16 on a processor. Results are nearer to those of exact arithmetic: they are rounded once, at
-    the outputs. Models with operators of a domain other than ONNX's, or with a sequence of bfloat16, stay as they are.
+    Models with operators of a domain other than ONNX's, or with a sequence of bfloat16, stay as they are.
+
+    Returns:
+        True if the model is another one now.
     """
+    if not any(map(_is_narrow, _values(model))) or not _can_widen(model):
+        return False
+    graph = model.graph
+    interface = {*graph.inputs, *graph.outputs}
+    inputs = [value for value in graph.inputs if _is_narrow(value) and not value.is_initializer()]
+    outputs = [(place, value) for place, value in enumerate(graph.outputs) if _is_narrow(value)]
+    names = NameSupply(reserved=[str(value.name) for value in _values(model) if value.name])
+    for value in list(_values(model)):
+        if _is_narrow(value) and (value not in interface or value.is_initializer()):
+            _widen(value, names)
+    for node in _nodes(model):
+        _widen_attributes(node)
+    for value in inputs:
+        _take_in(graph, value, names)
+    for place, value in outputs:
+        _hand_out(graph, place, value, names)
+    return True
 
-    def __init__(self) -> None:
-        super().__init__(PassInfo("WidenBFloat16", opt_level=1, required=("InferType",), invalidates=("InferType",)))
 
-    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Widen in place."""
-        found = source(model)
-        if not any(_is_narrow(value) for value in _values(found)) or not _can_widen(found):
-            return model
-        with marked_functions_hidden(model):
-            interface = {*model.graph.inputs, *model.graph.outputs}
-            inputs = [value for value in model.graph.inputs if _is_narrow(value) and not value.is_initializer()]
-            outputs = [(place, value) for place, value in enumerate(model.graph.outputs) if _is_narrow(value)]
-            names = NameSupply(reserved=[str(value.name) for value in _values(model) if value.name])
-            for value in list(_values(model)):
-                if _is_narrow(value) and (value not in interface or value.is_initializer()):
-                    _widen(value, names)
-            for node in model.graph.all_nodes():
-                _widen_attributes(node)
-            for value in inputs:
-                _take_in(model.graph, value)
-            for place, value in outputs:
-                _hand_out(model.graph, place, value, names)
-            name_everything(model)
-        return model
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        yield from function.all_nodes()
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
@@ -71,7 +69,11 @@ def _is_narrow(value: ir.Value) -> bool:
 
 
 def _can_widen(model: ir.Model) -> bool:
-    if any(node.domain != "" or node.op_type in _READ_BITS for node in model.graph.all_nodes()):
+    own = {(domain, name) for domain, name, _ in model.functions}
+    if any(
+        (node.domain not in ("", "ai.onnx") and (node.domain, node.op_type) not in own) or node.op_type in _READ_BITS
+        for node in _nodes(model)
+    ):
         return False
     kinds = (value.type for value in _values(model))
     return not any(kind is not None and not isinstance(kind, ir.TensorType) and kind.dtype == _NARROW for kind in kinds)
@@ -100,11 +102,12 @@ def _widen_attributes(node: ir.Node) -> None:
             node.attributes[name] = ir.AttrTensor(name, _wide(attribute.as_tensor()))
 
 
-def _take_in(graph: ir.Graph, value: ir.Value) -> None:
+def _take_in(graph: ir.Graph, value: ir.Value, names: NameSupply) -> None:
     """Have everything that reads an input read it as float32."""
     cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", _WIDE)])
     wide = cast.outputs[0]
-    wide.type, wide.shape = ir.TensorType(_WIDE), value.shape
+    wide.name, wide.type, wide.shape = names.fresh(f"{value.name}_f32"), ir.TensorType(_WIDE), value.shape
+    cast.name = f"{wide.name}_cast"
     for use in list(value.uses()):
         if use.node is not cast:
             use.node.replace_input_with(use.idx, wide)
@@ -122,6 +125,7 @@ def _hand_out(graph: ir.Graph, place: int, value: ir.Value, names: NameSupply) -
     name, wide = value.name, value
     rounded = ir.Node("", "Cast", [wide], [ir.AttrInt64("to", _NARROW)])
     made = rounded.outputs[0]
+    rounded.name = names.fresh(f"{name}_rounded")
     _widen(wide, names)
     made.name, made.type, made.shape = name, ir.TensorType(_NARROW), wide.shape
     graph.append(rounded)

@@ -1,7 +1,8 @@
-"""WidenBFloat16: inputs and outputs keep their types, and results are at least as near to exact ones."""
+"""Bfloat16 in a file: inputs and outputs keep their types, and results are at least as near to exact ones."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -10,7 +11,9 @@ import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from collage.transform import InferType, WidenBFloat16, prepare
+from collage.frontend import REWRITTEN, read_model, write_original
+from collage.frontend._bfloat16 import widen_bfloat16
+from collage.transform import InferType
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
 WEIGHTS = np.random.default_rng(0).standard_normal((8, 4)).astype(ml_dtypes.bfloat16)
@@ -55,7 +58,8 @@ def narrow_values(found: ir.Model) -> set[str]:
 @pytest.mark.parametrize("body", CASES.values(), ids=CASES)
 def test_only_inputs_and_outputs_stay_narrow(body: str) -> None:
     given = model(body)
-    made = WidenBFloat16()(given)
+    made = model(body)
+    assert widen_bfloat16(made)
     assert narrow_values(made) == {"x", "y"}
     assert "y" in narrow_values(given)
     x = np.random.default_rng(1).standard_normal((3, 8)).astype(ml_dtypes.bfloat16)
@@ -67,7 +71,8 @@ def test_only_inputs_and_outputs_stay_narrow(body: str) -> None:
 def test_an_output_that_something_reads_and_one_that_is_an_input() -> None:
     outputs = "bfloat16[n, 8] y, bfloat16[n, 8] z, bfloat16[n, 8] x"
     text = f"{HEAD} m (bfloat16[n, 8] x) => ({outputs}) {{ y = Exp (x) z = Add (y, x) }}"
-    made = WidenBFloat16()(InferType()(ir.from_onnx_text(text)))
+    made = InferType()(ir.from_onnx_text(text))
+    assert widen_bfloat16(made)
     x = np.random.default_rng(1).standard_normal((3, 8)).astype(ml_dtypes.bfloat16)
     y, z, again = ReferenceEvaluator(ir.to_proto(made)).run(None, {"x": x})
     wide = np.exp(x.astype(np.float32))
@@ -83,11 +88,15 @@ def test_an_output_that_something_reads_and_one_that_is_an_input() -> None:
 def test_other_models_stay_as_they_are(body: str) -> None:
     head = HEAD.replace(": 21", ': 21, "own" : 1')
     given = InferType()(ir.from_onnx_text(f"{head} m (bfloat16[8] x) => (bfloat16[8] y) {{ {body} }}"))
-    made = WidenBFloat16()(given)
-    assert narrow_values(made) == narrow_values(given)
-    assert [node.op_type for node in made.graph] == [node.op_type for node in given.graph]
+    before = ir.to_proto(given)
+    assert not widen_bfloat16(given)
+    assert ir.to_proto(given) == before
 
 
-def test_the_default_preparation_widens() -> None:
-    made = prepare(model(CASES["a product and a constant"]))
-    assert [node.op_type for node in made.graph] == ["Cast", "MatMul", "Cast"]
+def test_reading_widens_and_the_original_is_compared_so(tmp_path: Path) -> None:
+    ir.save(model(CASES["a product and a constant"]), tmp_path / "model.onnx")
+    made = read_model(tmp_path / "model.onnx")
+    assert [node.op_type for node in made.graph] == ["Cast", "MatMul", "Cast"] and made.meta[REWRITTEN]
+    (tmp_path / "work").mkdir()
+    original = write_original(tmp_path / "model.onnx", tmp_path / "work", is_rewritten=True)
+    assert [node.op_type for node in ir.load(original).graph] == ["Cast", "MatMul", "Cast"]
