@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from collage._errors import CompileError
+from collage.calibration._runs_worker import RunsService
 from collage.calibration.gptq import inverse_factor, rounded
-from collage.numerics.value_store import ValueStore
-from collage.toolchains import UnoptimisedModel
 
 __all__ = ["GptqService"]
 
 
-class GptqService:
+class GptqService(RunsService):
     """Serve one model file, run by ONNX Runtime without graph optimisations.
 
     Args:
@@ -25,7 +23,7 @@ class GptqService:
     """
 
     def __init__(self, model: str) -> None:
-        self._model = UnoptimisedModel(Path(model))
+        super().__init__(model, watches=False)
         self._weights = ir.load(model).graph.initializers
         self._moments: dict[str, Any] = {}
 
@@ -35,18 +33,12 @@ class GptqService:
         Returns:
             The smallest number of rows of a value.
         """
-        store = ValueStore(Path(values))
-        feeds = {name: store.input(name) for name in self._model.inputs if store.holds_input(name)}
-        try:
-            found = {**feeds, **self._model.run(feeds, [name for name in names if name not in feeds])}
-        except Exception as error:
-            raise CompileError(f"{self._model.evaluator}: {' '.join(str(error).split())[:500]}") from error
-        fewest = None
-        for name in names:
-            rows = np.asarray(found[name], np.float32).reshape(-1, found[name].shape[-1])
-            self._moments[name] = self._moments.get(name, 0.0) + (rows.T @ rows).astype(np.float64)
-            fewest = len(rows) if fewest is None else min(fewest, len(rows))
-        return fewest or 0
+        feeds, made = self._run(values, [name for name in names if name not in self._model.inputs])
+        known = {**feeds, **made}
+        rows = {name: np.asarray(known[name], np.float32).reshape(-1, known[name].shape[-1]) for name in names}
+        for name, x in rows.items():
+            self._moments[name] = self._moments.get(name, 0.0) + (x.T @ x).astype(np.float64)
+        return min(map(len, rows.values()))
 
     def round(self, value: str, weights: Sequence[tuple[str, bool, int]], into: str) -> list[str]:
         """Round the weights of products of one value, and write them to a file as they lie in the model.

@@ -73,10 +73,10 @@ class RunsService:
                 store.put_answer(name, found.get(name))
             store.flush()
 
-    def _run(self, values: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _run(self, values: str, names: Sequence[str] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
         feeds = self._fixed | self._inputs(values)
         try:
-            return feeds, self._model.run(feeds, self._names)
+            return feeds, self._model.run(feeds, self._names if names is None else names)
         except Exception as error:
             raise CompileError(f"{self._model.evaluator}: {' '.join(str(error).split())[:500]}") from error
 

@@ -110,7 +110,7 @@ class KernelMaker:
         for kernel in kernels:
             mine = {str(value.name): value.const_value for value in kernel.sub_graph.constant_values()}
             for name, tensor in self._weights.get(kernel.target.option("precision"), {}).items():
-                if isinstance(old := mine.get(name), ir.ExternalTensor) and old.path != tensor.path:
+                if isinstance(old := mine.get(name), ir.ExternalTensor):
                     with Path(old.path).open("r+b") as file:
                         file.seek(old.offset or 0)
                         file.write(tensor.tobytes())

@@ -85,9 +85,7 @@ def with_empty_past(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Any]
     Returns:
         None if the model is not a decoder, or if the inputs are not one row of tokens, or have a cache.
     """
-    decoder = decoder_of(
-        [Port.of(value) for value in model.graph.inputs], [Port.of(value) for value in model.graph.outputs]
-    )
+    decoder = _decoder_in(model)
     if decoder is None or decoder.tokens.name not in feeds or any(port.name in feeds for port in decoder.caches):
         return None
     shape = np.shape(feeds[decoder.tokens.name])
