@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage._errors import UsageError
+from collage._expressions import evaluate, length_of_symbol, symbols_of
 from collage.frontend._defaults import default_of
-from collage.frontend._expressions import evaluate, length_of_symbol, symbols_of
 
 __all__ = ["TensorSpec", "bind_dims", "describe_inputs", "describe_outputs", "has_telling_name", "is_list", "kind_of"]
 

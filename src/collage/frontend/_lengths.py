@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import UsageError
-from collage.frontend._expressions import length_of_symbol, substituted, symbols_of
+from collage._expressions import length_of_symbol, substituted, symbols_of
 from collage.frontend._interface import bind_dims, describe_inputs
 from collage.frontend._separate import separate_lengths
 

@@ -10,6 +10,7 @@ import ml_dtypes  # noqa: F401  registers bfloat16 and its kin with NumPy
 import numpy as np
 
 from collage._errors import InputError, ToolchainError
+from collage._expressions import evaluate, symbols_of
 from collage.runtime._tensors import as_numpy, as_torch, is_torch
 from collage.system.codec import RARE
 
@@ -180,10 +181,25 @@ class Signature:
         for port, shape in zip(self.inputs, shapes, strict=True):
             if port.dtype is not None:
                 _check_shape(port, shape, symbols)
+        self._check_expressions(symbols)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[shapes] = is_empty = any(not n and name not in self._may_be_empty for name, n in symbols.items())
         return is_empty
+
+    def _check_expressions(self, symbols: Mapping[str, int]) -> None:
+        """Check dimensions that the model states as expressions of others: shapes are computed with these."""
+        for port in self.inputs:
+            for axis, dim in enumerate(port.shape or ()):
+                if not isinstance(dim, str) or not symbols.keys() >= set(symbols_of(dim)) or dim not in symbols:
+                    continue
+                if (wanted := evaluate(dim, symbols.__getitem__)) not in (None, symbols[dim]):
+                    told = ", ".join(f"{name}={symbols[name]}" for name in symbols_of(dim))
+                    raise InputError(
+                        f"input {port.name!r} has length {symbols[dim]} along axis {axis}, but the model takes {port}, "
+                        f"which is {wanted} where {told}; if it may have another one, "
+                        f"compile with --dim '{port.name}[{axis}]={symbols[dim]}'"
+                    )
 
     def _by_name(self, feeds: Sequence[Any]) -> Mapping[str, Any]:
         if isinstance(feeds, np.ndarray) or not isinstance(feeds, Sequence):

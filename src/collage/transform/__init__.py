@@ -35,6 +35,7 @@ from collage.transform._eliminate_common_subexpr import EliminateCommonSubexpr
 from collage.transform._eliminate_identity import EliminateIdentity
 from collage.transform._expand_contributed import ExpandContributed, in_standard_operators
 from collage.transform._fold_constant import FoldConstant
+from collage.transform._fold_lengths import FoldLengths
 from collage.transform._fold_scale_axis import BackwardFoldScaleAxis, FoldScaleAxis, ForwardFoldScaleAxis
 from collage.transform._infer_type import InferType
 from collage.transform._info import PassInfo
@@ -81,6 +82,7 @@ __all__ = [
     "Evaluate",
     "ExpandContributed",
     "FoldConstant",
+    "FoldLengths",
     "FoldScaleAxis",
     "ForwardFoldScaleAxis",
     "FunctionPass",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
 from collage.frontend import forget_claims, infer_shapes, inferable, skeleton
@@ -34,12 +36,15 @@ class InferType(ModulePass):
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
         """Infers types and shapes in place."""
+        symbols = _symbols_of_inputs(model)
+        _forget_made_up(model, symbols)
         proto = skeleton(model)
         forget_claims(proto.graph)
-        _learn(model, ir.from_proto(infer_shapes(inferable(proto))), _symbols_of_inputs(model))
+        _learn(model, ir.from_proto(infer_shapes(inferable(proto))), symbols)
         if any(
             value.shape is None or not value.shape.is_static() for graph in model.graphs() for value in _values(graph)
         ):
+            _forget_made_up(model, symbols)
             _learn(model, ir.from_proto(infer_shapes(inferable(skeleton(model)))))
         loops = [node for node in model.graph.all_nodes() if node.op_type == "Loop" and node.domain == ""]
         for _ in range(_MOST_DOUBTS):
@@ -77,6 +82,15 @@ def _doubt_carried(loop: ir.Node) -> bool:
 def _symbols_of_inputs(model: ir.Model) -> frozenset[str]:
     dims = (dim for value in model.graph.inputs for dim in value.shape or ())
     return frozenset(str(dim) for dim in dims if not isinstance(dim, int) and dim.value is not None)
+
+
+def _forget_made_up(model: ir.Model, symbols: Collection[str]) -> None:
+    """Drop the symbols that an inference made up: the next one begins to count at 0 again."""
+    for value in (value for node in model.graph.all_nodes() for value in node.outputs):
+        dims = [None if isinstance(dim, int) else dim.value for dim in value.shape or ()]
+        made_up = [dim is not None and dim.startswith(_MADE_UP) and dim not in symbols for dim in dims]
+        if any(made_up) and value.shape is not None:
+            value.shape = ir.Shape(None if drop else dim for dim, drop in zip(value.shape, made_up, strict=True))
 
 
 def _learn(model: ir.Model, inferred: ir.Model, proven: frozenset[str] = frozenset()) -> None:

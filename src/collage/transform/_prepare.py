@@ -11,6 +11,7 @@ import onnx_ir as ir
 from collage.transform._eliminate_common_subexpr import EliminateCommonSubexpr
 from collage.transform._eliminate_identity import EliminateIdentity
 from collage.transform._fold_constant import FoldConstant
+from collage.transform._fold_lengths import FoldLengths
 from collage.transform._fold_scale_axis import FoldScaleAxis
 from collage.transform._infer_type import InferType
 from collage.transform._recognise import RecogniseOperators
@@ -36,6 +37,7 @@ def default_passes() -> Sequential:
     """The default preparation as a sequence; a simplification that fails is skipped."""
     simplify = Sequential(
         [
+            Attempt(FoldLengths()),
             Attempt(ResolveSequences()),
             Attempt(FoldConstant()),
             Attempt(SimplifyExpr()),

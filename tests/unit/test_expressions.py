@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collage._expressions import evaluate, length_of_symbol, substituted, symbols_of
 from collage.frontend import bind_dims, fix_lengths, with_lengths_of
-from collage.frontend._expressions import evaluate, length_of_symbol, substituted, symbols_of
 
 
 def model(**inputs: list[int | str | None]) -> ir.Model:

@@ -7,8 +7,9 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from typing import Any
 
-__all__ = ["evaluate", "length_of_symbol", "substituted", "symbols_of"]
+__all__ = ["evaluate", "length_of_symbol", "polynomial", "substituted", "symbols_of"]
 
 _MOST_CHARACTERS = 512
 _MOST_DEPTH = 32
@@ -30,8 +31,8 @@ _FUNCTIONS: dict[str, Callable[..., Fraction]] = {
     "min": min,
 }
 
-_Values = Callable[[str], int]
-_Term = Callable[[_Values], Fraction]
+_Values = Callable[[str], Any]
+_Term = Callable[[_Values], Any]
 
 
 def symbols_of(dim: str) -> tuple[str, ...]:
@@ -44,12 +45,28 @@ def evaluate(dim: str, value_of: _Values) -> int | None:
     """Return the length that a dimension has where its symbols have others; None if that is not a natural number."""
     parsed = _parsed(dim)
     if parsed is None:
-        return value_of(dim)
+        return int(value_of(dim))
     try:
-        value = parsed.term(value_of)
+        value = Fraction(parsed.term(value_of))
     except (ArithmeticError, TypeError, ValueError):
         return None
     return int(value) if value.denominator == 1 and value >= 0 else None
+
+
+def polynomial(dim: str, symbols: Mapping[str, Any]) -> Any | None:
+    """Return a dimension as a polynomial of given symbols; None if it is none, or has others.
+
+    Args:
+        dim: The dimension.
+        symbols: For each name an object that can be added, multiplied, and divided by fractions.
+    """
+    parsed = _parsed(dim)
+    if parsed is None:
+        return symbols.get(dim)
+    try:
+        return parsed.term(symbols.__getitem__)
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        return None
 
 
 def length_of_symbol(dim: str, length: int) -> tuple[str, int] | None:
@@ -58,7 +75,7 @@ def length_of_symbol(dim: str, length: int) -> tuple[str, int] | None:
     if len(names) != 1 or (parsed := _parsed(dim)) is None:
         return None
     try:
-        at_0, at_1 = parsed.term(lambda _: 0), parsed.term(lambda _: 1)
+        at_0, at_1 = (Fraction(parsed.term({names[0]: n}.__getitem__)) for n in (0, 1))
         found = (length - at_0) / (at_1 - at_0)
     except (ArithmeticError, TypeError, ValueError):
         return None
@@ -181,7 +198,7 @@ class _Parser:
         if self._took("("):
             return self._call(token)
         self.names.append(token)
-        return lambda values: Fraction(values(token))
+        return lambda values: values(token)
 
     def _call(self, name: str) -> _Term:
         function = _FUNCTIONS.get(name.lower())
@@ -205,7 +222,7 @@ def _parsed(text: str) -> _Parser | None:
         return None
 
 
-def _raised(base: Fraction, power: int) -> Fraction:
+def _raised(base: Any, power: int) -> Any:
     if abs(base) > _LARGEST_BASE:
         raise OverflowError(base)
     return base**power
@@ -215,5 +232,5 @@ def _combined(operator: str, left: _Term, right: _Term) -> _Term:
     if operator == "*":
         return lambda values: left(values) * right(values)
     if operator == "/":
-        return lambda values: left(values) / right(values)
+        return lambda values: left(values) * Fraction(1, right(values))
     return lambda values: Fraction(left(values) // right(values))
