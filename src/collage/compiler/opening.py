@@ -31,6 +31,7 @@ from collage.frontend import (
     MIN_OPSET,
     REWRITTEN,
     check_given,
+    demanded_lengths,
     fix_lengths,
     model_digest,
     place_weights,
@@ -156,8 +157,10 @@ def measure_session(
 
 
 def with_lengths(model: ir.Model, options: CompileOptions) -> ir.Model:
-    """Return a model whose dimensions have the lengths, and share the symbols, that the options allow."""
-    return fix_lengths(separate_lengths(model, options.inputs, options.dims), options.fixed)
+    """Return a model whose dimensions have the lengths, and share the symbols, that the options and operators allow."""
+    model = separate_lengths(model, options.inputs, options.dims)
+    demanded = {name: length for name, length in demanded_lengths(model).items() if name not in options.dims}
+    return fix_lengths(model, {**demanded, **options.fixed})
 
 
 def told_path(source: Any) -> str:

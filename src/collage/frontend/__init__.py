@@ -6,6 +6,7 @@ from collage.frontend._budget import Budgets
 from collage.frontend._canonical import inline_functions, lift_constants, name_everything, remove_unused
 from collage.frontend._checker import check_model
 from collage.frontend._defaults import decode_default, default_of, default_text
+from collage.frontend._demanded import demanded_lengths
 from collage.frontend._digest import model_digest
 from collage.frontend._given import check_given, with_lengths_of
 from collage.frontend._inferable import inferable
@@ -70,6 +71,7 @@ __all__ = [
     "decode_default",
     "default_of",
     "default_text",
+    "demanded_lengths",
     "describe_inputs",
     "describe_outputs",
     "dimension_name",
