@@ -226,3 +226,43 @@ def test_what_is_joined_with_a_known_length_has_that_length(tmp_path: Path) -> N
 def test_a_number_that_follows_from_lengths_is_an_output_as_any_other(last: str, dtype: str, tmp_path: Path) -> None:
     text = f"(float[N,M] x) => (float[N,M] r, {dtype} y) {{r = Relu (x) s = Shape (x) n = Gather (s, one) {last}}}"
     agrees(KernelCase("number", text, [numbers(4, 7)], {"one": np.array(1)}), tmp_path)
+
+
+@pytest.mark.parametrize("length", [1, 4, 6])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "t = Slice (table, z, n, a) y = Add (x, t)",
+        "t = Slice (table, z, n, a) r = Expand (t, s) y = Add (x, r)",
+        "t = Slice (table, z, n, a) y = Where (t, x, t)",
+    ],
+)
+def test_the_first_rows_of_a_table_fit_what_they_are_added_to(body: str, length: int, tmp_path: Path) -> None:
+    """Position embeddings, of which a model has more than the text is long. What is longer than the table is refused."""
+    table = numbers(1, 6, 3)
+    if "Where" in body:
+        body = body.replace("Where (t,", "Where (c,").replace("y =", "c = Cast <to = 9> (t) y =")
+    text = f"(float[N,M,3] x) => (float[N,M,3] y) {{s = Shape (x) n = Slice (s, a, two) {body}}}"
+    constants = {"table": table, "z": np.array([0]), "a": np.array([1]), "two": np.array([2])}
+    agrees(KernelCase("table", text, [numbers(2, length, 3)], constants), tmp_path)
+
+
+def test_a_length_is_not_defined_by_itself(tmp_path: Path) -> None:
+    """TVM would replace it by an expression of it, and end its process."""
+    body = "s = Shape (x) n = Slice (s, a, two) t = Slice (table, z, n, a) y = Add (x, t)"
+    constants = {"table": numbers(1, 6), "z": np.array([0]), "a": np.array([1]), "two": np.array([2])}
+    case = KernelCase("table", f"(float[N,M] x) => (float[N,M] y) {{{body}}}", [numbers(2, 4)], constants)
+    with pytest.raises(Unsupported, match="cannot compare"):
+        TvmToolchain().check_import(case.model(), TARGET, tmp_path)
+
+
+def test_lengths_that_differ_are_not_read_beyond(tmp_path: Path) -> None:
+    """Two lengths with names of their own are taken for equal. If one is 1 or longer, the kernel says so."""
+    made = parsed_kernel("sum", "(float[N,M] x, float[N,K] z) => (float[N,L] y) {w = Add (x, z) y = Exp (w)}", {})
+    toolchain = TvmToolchain()
+    loaded = toolchain.load(toolchain.compile(made, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    x, z = numbers(2, 5), numbers(2, 5)
+    np.testing.assert_allclose(loaded([x, z])[0], np.exp(x + z), rtol=1e-5)
+    for other in (numbers(2, 1), numbers(2, 4), numbers(2, 6)):
+        with pytest.raises((RuntimeError, ValueError)):
+            loaded([x, other])

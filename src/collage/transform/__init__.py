@@ -150,6 +150,7 @@ for _standard in (
     EliminateIdentity,
     ExpandContributed,
     FoldConstant,
+    FoldLengths,
     FoldScaleAxis,
     ForwardFoldScaleAxis,
     InferType,

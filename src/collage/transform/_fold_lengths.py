@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 import onnx_ir as ir
 
 from collage.frontend import name_everything, remove_unused
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
-from collage.transform._length_values import ONE, Elements, LengthValues, Number, is_certain, is_natural
+from collage.transform._length_values import ONE, Elements, LengthValues, Number, is_certain, is_natural, place_on_axis
 from collage.transform._linear import add_constant
 from collage.transform._pass_kinds import ModulePass
 
@@ -28,6 +30,7 @@ class FoldLengths(ModulePass):
     | ``Reshape`` to a constant | each element is a number, or the length that the tensor has on that axis |
     | ``Expand`` by 1 | the tensor has that length already |
     | ``Slice`` | it takes whole axes |
+    | ``Tile`` as an ``Expand`` | the tensor has length 1 on each axis that it is repeated along |
     | ``Range`` from 0, and its start added | it counts integers up, and how many follows from lengths |
 
     A length is never negative. All is exact as long as inputs have the lengths that their symbols say.
@@ -69,11 +72,9 @@ class _Folder:
         """Rewrite a node, or the uses of its result."""
         if node.domain != "" or len(node.outputs) != 1:
             return
-        rule = {"Expand": self._expand, "Range": self._range, "Reshape": self._reshape, "Slice": self._slice}.get(
-            node.op_type
-        )
+        rule = _RULES.get(node.op_type)
         if rule is not None and not any(value is None for value in node.inputs[:2]):
-            rule(node)
+            rule(self, node)
         self._lengths.visit(node)
         (y,) = node.outputs
         self._note_shape(y)
@@ -199,10 +200,17 @@ class _Folder:
             return
         lengths = [x[axes[i] if axes is not None else i] for i in range(len(begin))]
         if all(
-            first == 0 and last is not None and is_natural(last - n)
+            first is not None and last is not None and place_on_axis(n, first) == 0 and place_on_axis(n, last) == n
             for first, last, n in zip(begin, end, lengths, strict=True)
         ):
             self._become_identity(node)
+
+    def _tile(self, node: ir.Node) -> None:
+        x, repeats = self._lengths.shape(node.inputs[0]), self._lengths.elements(node.inputs[1])
+        if x is not None and repeats is not None and all(1 in pair for pair in zip(x, repeats, strict=False)):
+            node.op_type = "Expand"
+            self.changed = True
+            self._expand(node)
 
     def _range(self, node: ir.Node) -> None:
         start, limit, step = map(self._lengths.elements, node.inputs)
@@ -238,3 +246,12 @@ class _Folder:
         stem = f"{node.outputs[0].name}_shape"
         node.replace_input_with(place, add_constant(self._graph, stem, np.asarray(numbers, np.int64)))
         self.changed = True
+
+
+_RULES: Mapping[str, Callable[[_Folder, ir.Node], None]] = {
+    "Expand": _Folder._expand,
+    "Range": _Folder._range,
+    "Reshape": _Folder._reshape,
+    "Slice": _Folder._slice,
+    "Tile": _Folder._tile,
+}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import onnx_ir as ir
 import sympy
 
 from collage._expressions import polynomial
-from collage.graph import constant_tensor
+from collage.graph import OpKind, constant_tensor, declared_kind
 
-__all__ = ["ONE", "Elements", "LengthValues", "Number", "is_certain", "is_natural"]
+__all__ = ["ONE", "Elements", "LengthValues", "Number", "is_certain", "is_natural", "place_on_axis"]
 
 Number: TypeAlias = sympy.Expr
 Elements: TypeAlias = tuple[Number | None, ...]
@@ -23,7 +23,6 @@ _MOST_ELEMENTS = 64
 """NumPy has at most 64 axes, so no shape has more."""
 _FAR = 1 << 31
 """Larger numbers are ends of slices. Sums of them might wrap around."""
-_END = 2**63 - 1
 ONE = sympy.Integer(1)
 
 _INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
@@ -60,7 +59,7 @@ class LengthValues:
         if node.domain != "" or len(node.outputs) != 1:
             return
         (y,) = node.outputs
-        rule = _SHAPES.get(node.op_type)
+        rule = _SHAPES.get(node.op_type) or _BY_KIND.get(declared_kind("", node.op_type))
         shape = rule(self, node) if rule is not None else None
         if shape is not None and (y.shape is None or len(y.shape) == len(shape)):
             self._shapes[y] = tuple(
@@ -93,7 +92,7 @@ class LengthValues:
         """Return a length as shapes give it; None for one that depends on more than symbols of the inputs."""
         if number.is_Integer:
             return int(number)
-        if number.free_symbols <= set(self._symbols.values()):
+        if number.free_symbols <= set(self._symbols.values()) and not number.has(sympy.Min):
             return self._texts.get(number, str(number))
         return None
 
@@ -332,8 +331,12 @@ def _shape_expanded(lengths: LengthValues, node: ir.Node) -> Elements | None:
 def _broadcast(n: Number | None, m: Number | None) -> Number | None:
     if n == 1 or m == 1:
         return m if n == 1 else n
-    certain = next((each for each in (n, m) if is_certain(each)), None)
-    return n if n == m else certain
+    if n == m or is_certain(n):
+        return n
+    # The least of a length and a number fits the length only if it is that length.
+    if is_certain(m) or (m is not None and isinstance(n, sympy.Min) and m in n.args):
+        return m
+    return n if n is not None and isinstance(m, sympy.Min) and n in m.args else None
 
 
 def _shape_filled(lengths: LengthValues, node: ir.Node) -> Elements | None:
@@ -363,19 +366,23 @@ def _shape_sliced(lengths: LengthValues, node: ir.Node) -> Elements | None:
 
 def _extent(length: Number, first: Number, last: Number) -> Number | None:
     """Return how many elements a slice takes of an axis."""
-    begin, end = (_place(length, place) for place in (first, last))
+    begin, end = (place_on_axis(length, place) for place in (first, last))
     if begin is None or end is None:
         return None
     count = _minus(end, begin)
     return count if count is not None and is_natural(count) else None
 
 
-def _place(length: Number, place: Number) -> Number | None:
+def place_on_axis(length: Number, place: Number) -> Number | None:
     """Return a place on an axis, counted from its front and within it."""
-    if place.is_negative:
+    if place.is_negative or place + length == 0:  # Of length 0, all places are its front.
         from_front = _plus(length, place)
         return from_front if from_front is not None and is_natural(from_front) else None
-    return place if is_natural(length - place) else length if is_natural(place - length) or place == _END else None
+    if is_natural(length - place):
+        return place
+    if is_natural(place - length) or (place.is_Integer and place >= _FAR - 1):
+        return length
+    return sympy.Min(length, place) if is_natural(place) else None
 
 
 def _shape_joined(lengths: LengthValues, node: ir.Node) -> Elements | None:
@@ -393,6 +400,13 @@ def _shape_joined(lengths: LengthValues, node: ir.Node) -> Elements | None:
             lengths_ = [shape[other] for shape in known]
             made[other] = next((n for n in lengths_ if n.is_Integer), lengths_[0])
     return tuple(made)
+
+
+def _shape_tiled(lengths: LengthValues, node: ir.Node) -> Elements | None:
+    x, repeats = lengths.shape(node.inputs[0]), lengths.elements(node.inputs[1])
+    if x is None or repeats is None or len(x) != len(repeats):
+        return None
+    return tuple(_times(n, m) for n, m in zip(x, repeats, strict=True))
 
 
 def _shape_of_all(lengths: LengthValues, node: ir.Node) -> Elements | None:
@@ -440,6 +454,22 @@ def _shape_gathered(lengths: LengthValues, node: ir.Node) -> Elements | None:
     return (*x[:axis], *places, *x[axis + 1 :])
 
 
+def _shape_reduced(lengths: LengthValues, node: ir.Node) -> Elements | None:
+    x, kept = lengths.shape(node.inputs[0]), node.attributes.get_int("keepdims", 1)
+    if "axis" in node.attributes or node.op_type in ("ArgMax", "ArgMin"):
+        axes: Sequence[int] | None = [node.attributes.get_int("axis", 0)]
+    else:
+        axes = lengths.numbers(node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get_ints("axes")
+    if x is None or not axes or any(not -len(x) <= axis < len(x) for axis in axes):
+        return None
+    gone = {axis % len(x) for axis in axes}
+    return tuple(ONE if axis in gone else n for axis, n in enumerate(x) if kept or axis not in gone)
+
+
+def _unknown(lengths: LengthValues, node: ir.Node) -> Elements | None:
+    return None
+
+
 def _shape_of_product(lengths: LengthValues, node: ir.Node) -> Elements | None:
     x, y = map(lengths.shape, node.inputs)
     if x is None or y is None or min(len(x), len(y)) < 2:
@@ -473,18 +503,22 @@ _ELEMENTS: Mapping[str, _Rule] = {
     "Where": _chosen,
 }
 _SHAPES: Mapping[str, _Rule] = {
-    **dict.fromkeys(("Add", "And", "Div", "Equal", "Greater", "Less", "LessOrEqual"), _shape_of_all),
-    **dict.fromkeys(("GreaterOrEqual", "Mul", "Or", "Pow", "Sub", "Where"), _shape_of_all),
-    **dict.fromkeys(("Cast", "Cos", "Erf", "Identity", "IsNaN", "Neg", "Not", "Sigmoid", "Sin"), _shape_of_first),
-    **dict.fromkeys(("LayerNormalization", "Relu", "Softmax", "Sqrt", "Tanh"), _shape_of_first),
+    **dict.fromkeys(("LayerNormalization", "LogSoftmax", "RMSNormalization", "Softmax"), _shape_of_first),
     "Concat": _shape_joined,
     "ConstantOfShape": _shape_filled,
+    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear", "RotaryEmbedding", "SwiGLU"), _unknown),
     "Expand": _shape_expanded,
     "Gather": _shape_gathered,
     "MatMul": _shape_of_product,
     "Range": _shape_counted,
     "Reshape": _shape_reshaped,
     "Slice": _shape_sliced,
+    "Tile": _shape_tiled,
     "Transpose": _shape_transposed,
     "Unsqueeze": _shape_unsqueezed,
+}
+_BY_KIND: Mapping[OpKind, _Rule] = {
+    OpKind.ELEMWISE: _shape_of_first,
+    OpKind.BROADCAST: _shape_of_all,
+    OpKind.COMM_REDUCE: _shape_reduced,
 }

@@ -31,15 +31,16 @@ def _model(nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], **wei
 
 def _expanded(shape_of: str) -> onnx.ModelProto:
     """A row that is expanded to the lengths of ``x``, or to lengths that are an input."""
-    nodes = [helper.make_node("Expand", ["x", "lengths"], ["y"])]
-    given = [_X, helper.make_tensor_value_info("lengths", TensorProto.INT64, [3])]
+    nodes = [helper.make_node("Expand", ["row", "lengths"], ["y"])]
+    row = helper.make_tensor_value_info("row", TensorProto.FLOAT, ["one", 4])
+    given = [_X, row, helper.make_tensor_value_info("lengths", TensorProto.INT64, [3])]
     if shape_of == "x":
         nodes = [
             helper.make_node("Shape", ["x"], ["of_x"]),
             helper.make_node("Concat", ["two", "of_x"], ["lengths"], axis=0),
             *nodes,
         ]
-        given = [_X]
+        given = [_X, row]
     return _model(nodes, given, **({"two": [2]} if shape_of == "x" else {}))
 
 

@@ -6,7 +6,9 @@ process, a kernel is refused.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,12 +31,14 @@ __all__ = [
     "expanded",
     "has_lengths",
     "kept_within",
+    "of_as_many",
     "of_lengths",
     "quotient",
     "refuse_equal_lengths",
     "refuse_unlike_lengths",
     "resized",
     "resized_to",
+    "with_common_lengths",
     "with_equal_lengths",
     "with_pads",
     "with_sides",
@@ -64,6 +68,28 @@ _TO_AGREE = {
 """Operators that demand lengths, and the number of operands that have these."""
 
 
+_PAIR = 2
+_REPEATED = frozenset(
+    (
+        "Add",
+        "And",
+        "Div",
+        "Equal",
+        "Greater",
+        "GreaterOrEqual",
+        "Less",
+        "LessOrEqual",
+        "Max",
+        "Min",
+        "Mod",
+        "Mul",
+        "Or",
+        "Pow",
+    )
+) | {"PRelu", "Sub", "Where", "Xor"}
+"""Operators whose operands are repeated along axes of length 1."""
+
+
 def has_lengths(x: Any) -> bool:
     """True if a value is a tensor, not a shape of TVM's, and its lengths are known, at least by name."""
     return isinstance(x.ty, relax.TensorType) and isinstance(x.ty.shape, relax.ShapeExpr)
@@ -86,11 +112,69 @@ def with_equal_lengths(bb: Any, op_name: str, inputs: list[Any], attrs: Mapping[
     return onnx_input(given)  # type: ignore[no-any-return]
 
 
+def with_common_lengths(bb: Any, op_name: str, inputs: list[Any]) -> list[Any]:
+    """Return operands that are repeated along axes of length 1, with the lengths that they have together.
+
+    Of two lengths that are not known to be equal either may be 1. They are taken for equal, which is compared at run time.
+    """
+    tensors = [x for x in inputs if x is not None and not _is_number(x)]
+    if op_name not in _REPEATED or len(tensors) < _PAIR or not all(map(has_lengths, tensors)):
+        return inputs
+    shapes = [list(x.ty.shape.values) for x in tensors]
+    rank = max(map(len, shapes))
+    common = [_common([shape[i - rank] for shape in shapes if len(shape) >= rank - i]) for i in range(rank)]
+    given = []
+    for x in inputs:
+        have = list(x.ty.shape.values) if x is not None and has_lengths(x) else []
+        wanted = [n if _is_one(n) else common[rank - len(have) + i] for i, n in enumerate(have)]
+        is_other = not all(map(sym.Analyzer().can_prove_equal, have, wanted))
+        given.append(of_lengths(bb, x, wanted) if is_other else x)
+    return onnx_input(given)  # type: ignore[no-any-return]
+
+
+def _common(lengths: Sequence[Any]) -> Any:
+    """Return the length that operands have together along an axis: a number, or the longest."""
+    longer = [n for n in lengths if not _is_one(n)] or list(lengths)
+    known = next((n for n in longer if isinstance(n, tirx.IntImm)), longer[0])
+    for n in longer:
+        if not isinstance(known, tirx.IntImm) and _of_any_lengths(n - known).can_prove(n >= known):
+            known = n
+    return known
+
+
+def _is_one(length: Any) -> bool:
+    return isinstance(length, tirx.IntImm) and int(length) == 1
+
+
 def of_lengths(bb: Any, x: Any, lengths: Sequence[Any]) -> Any:
     """Return a tensor that has these lengths, which is checked at run time."""
+    if any(map(_defines, x.ty.shape.values, lengths)):
+        return of_as_many(bb, x, lengths)
     # TVM's pass for layouts fails on a module that checks something other than a variable.
     variable = x if isinstance(x, relax.Var) else bb.emit(x)
     return bb.match_cast(variable, relax.TensorType(relax.ShapeExpr(list(lengths)), x.ty.dtype))
+
+
+def of_as_many(bb: Any, x: Any, lengths: Sequence[Any]) -> Any:
+    """Return a tensor reshaped to lengths that have as many elements, which is checked at run time.
+
+    Raises:
+        Unsupported: TVM would take the number of elements for the definition of one of the lengths in it, without end.
+    """
+    have, made = map(_product, (x.ty.shape.values, lengths))
+    if _defines(have, made):
+        raise Unsupported(f"tvm cannot compare {have} with {made}")
+    flat = bb.normalize(relax.op.reshape(x, relax.ShapeExpr([have])))
+    return bb.normalize(relax.op.reshape(of_lengths(bb, flat, [made]), relax.ShapeExpr(list(lengths))))
+
+
+def _defines(have: Any, wanted: Any) -> bool:
+    """Return True if TVM would replace a length by an expression that may hold it: its process would end."""
+    return isinstance(wanted, tirx.Var) and not isinstance(have, tirx.Var | tirx.IntImm)
+
+
+def _product(lengths: Iterable[Any]) -> Any:
+    return functools.reduce(operator.mul, lengths, tirx.IntImm("int64", 1))
 
 
 def with_sides(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Sequence[Any], list[Any] | None]:
@@ -313,7 +397,7 @@ def _numbers_of(shape: Any) -> Sequence[Any]:
     return [tirx.IntImm("int64", n) for n in shape.value.numpy().ravel().tolist()] if is_constant else []
 
 
-def expanded(x: Any, shape: Any) -> Any:
+def expanded(bb: Any, x: Any, shape: Any) -> Any:
     """``x`` repeated along dimensions of length 1, to where it has all lengths of ``shape`` that are not 1."""
     if isinstance(shape, relax.ShapeExpr):
         wanted = list(shape.values)
@@ -324,6 +408,11 @@ def expanded(x: Any, shape: Any) -> Any:
     have = list(x.ty.shape.values)
     one = tirx.IntImm("int64", 1)
     rank = max(len(have), len(wanted))
+    beside = ([one] * (rank - len(wanted)) + wanted)[rank - len(have) :]
+    are_at_most = list(map(_is_at_most, have, beside))
+    fitting = [m if is_at_most else n for n, m, is_at_most in zip(have, beside, are_at_most, strict=True)]
+    if any(are_at_most) and not _defines(_product(have), _product(fitting)):
+        x, have = of_lengths(bb, x, fitting), fitting
     pairs = zip([one] * (rank - len(have)) + have, [one] * (rank - len(wanted)) + wanted, strict=True)
     made = [_broadcast(*pair) for pair in pairs]
     if len(have) == rank and all(map(sym.Analyzer().can_prove_equal, have, made)):
@@ -336,9 +425,22 @@ def _broadcast(length: Any, wanted: Any) -> Any:
     known, target = (int(n) if isinstance(n, tirx.IntImm) else None for n in (length, wanted))
     if known == 1:
         return wanted
-    if target == 1 or known is not None or sym.Analyzer().can_prove_equal(length, wanted):
+    if (
+        target == 1
+        or known is not None
+        or sym.Analyzer().can_prove_equal(length, wanted)
+        or _is_at_most(length, wanted)
+    ):
         return length  # A length that is known and not 1 is what is wanted, or 1 is.
     raise Unsupported(f"tvm cannot decide if a length of {length} is kept or broadcast to {wanted}")
+
+
+def _is_at_most(length: Any, wanted: Any) -> bool:
+    """Return True for the least of what is wanted and a number: where it is 1, 1 is wanted."""
+    parts = (length.a, length.b) if isinstance(length, tirx.Min) else ()
+    return any(isinstance(n, tirx.IntImm) and int(n) > 1 for n in parts) and any(
+        not isinstance(n, tirx.IntImm) and sym.Analyzer().can_prove_equal(n, wanted) for n in parts
+    )
 
 
 def refuse_unlike_lengths(equation: str, inputs: Sequence[Any]) -> None:

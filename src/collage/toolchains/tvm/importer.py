@@ -80,12 +80,13 @@ from collage.toolchains.tvm.free_lengths import (
     expanded,
     has_lengths,
     kept_within,
-    of_lengths,
+    of_as_many,
     quotient,
     refuse_equal_lengths,
     refuse_unlike_lengths,
     resized,
     resized_to,
+    with_common_lengths,
     with_equal_lengths,
     with_pads,
     with_sides,
@@ -161,7 +162,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         """Convert an operator, with its type: converters of later operators ask for ranks."""
         inputs = with_tensors(self.bb, op_name, inputs)
-        inputs = with_equal_lengths(self.bb, op_name, inputs, attrs)
+        inputs = with_equal_lengths(self.bb, op_name, with_common_lengths(self.bb, op_name, inputs), attrs)
         self._summed += summed_up(op_name, inputs)
         if op_name in WINDOWS:
             attrs = with_pads(inputs, attrs)
@@ -202,9 +203,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         have, made = (functools.reduce(operator.mul, z.ty.shape.values, tirx.IntImm("int64", 1)) for z in (x, y))
         if sym.Analyzer().can_prove_equal(have, made):
             return y
-        flat = self.bb.normalize(relax.op.reshape(x, relax.ShapeExpr([have])))
-        flat = of_lengths(self.bb, flat, [made])
-        return self.bb.normalize(relax.op.reshape(flat, y.ty.shape))
+        return of_as_many(self.bb, x, y.ty.shape.values)
 
     def _converted(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         if (simple := activation(op_name, inputs, attrs)) is not None:
@@ -284,7 +283,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if op_name == "Einsum":
             refuse_unlike_lengths(attrs["equation"].decode(), inputs)
         if op_name == "Expand":
-            return expanded(*inputs)
+            return expanded(self.bb, *inputs)
         if op_name == "Mish":
             return mish(inputs[0])
         if op_name == "RoiAlign":
@@ -383,7 +382,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         length = functools.reduce(lambda m, n: m * n, inner)
 
         def flat(parameter: Any) -> Any:
-            whole = self.bb.normalize(expanded(parameter, relax.ShapeExpr(inner)))
+            whole = self.bb.normalize(expanded(self.bb, parameter, relax.ShapeExpr(inner)))
             return self.bb.normalize(relax.op.reshape(whole, [length]))
 
         flattened = self.bb.normalize(relax.op.reshape(x, [*outer, length]))
