@@ -31,6 +31,7 @@ __all__ = [
     "expanded",
     "has_lengths",
     "kept_within",
+    "may_be_cut",
     "of_as_many",
     "of_lengths",
     "quotient",
@@ -130,6 +131,11 @@ def with_common_lengths(bb: Any, op_name: str, inputs: list[Any]) -> list[Any]:
         is_other = not all(map(sym.Analyzer().can_prove_equal, have, wanted))
         given.append(of_lengths(bb, x, wanted) if is_other else x)
     return onnx_input(given)  # type: ignore[no-any-return]
+
+
+def may_be_cut(x: Any) -> bool:
+    """True for a tensor with an axis as long as the lesser of two lengths, as the first rows of a table are."""
+    return has_lengths(x) and any(isinstance(n, tirx.Min) for n in x.ty.shape.values)
 
 
 def _common(lengths: Sequence[Any]) -> Any:

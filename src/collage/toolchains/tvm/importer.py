@@ -162,7 +162,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         """Convert an operator, with its type: converters of later operators ask for ranks."""
         inputs = with_tensors(self.bb, op_name, inputs)
-        inputs = with_equal_lengths(self.bb, op_name, with_common_lengths(self.bb, op_name, inputs), attrs)
+        inputs = with_equal_lengths(self.bb, op_name, self._with_common_lengths(op_name, inputs), attrs)
         self._summed += summed_up(op_name, inputs)
         if op_name in WINDOWS:
             attrs = with_pads(inputs, attrs)
@@ -178,6 +178,9 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if isinstance(found, relax.Tuple):
             return relax.Tuple([self._named(self.bb.normalize(field), attrs) for field in found.fields])
         return self._named(self.bb.normalize(found), attrs)
+
+    def _with_common_lengths(self, op_name: str, inputs: list[Any]) -> list[Any]:
+        return with_common_lengths(self.bb, op_name, inputs)
 
     def _named(self, found: Any, attrs: Mapping[str, Any]) -> Any:
         """Bind what a node computes to a variable with the node's name, which later passes keep.

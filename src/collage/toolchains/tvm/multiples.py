@@ -15,7 +15,7 @@ import onnx
 from tvm import relax, tirx
 
 from collage._errors import Unsupported
-from collage.toolchains.tvm.free_lengths import has_lengths
+from collage.toolchains.tvm.free_lengths import has_lengths, may_be_cut
 from collage.toolchains.tvm.importer import KernelImporter
 
 __all__ = ["import_in_multiples", "multiples_of"]
@@ -87,7 +87,8 @@ class _Multiples(KernelImporter):
         steps: The number that each of these lengths is a multiple of.
 
     Attributes:
-        loses_lengths: True if a tensor has lengths that are not known, not even by name, though those it is made of have.
+        loses_lengths: True if a tensor has lengths that are not known, not even by name, though those it is made of have, or
+            operands have lengths that are not known to agree.
     """
 
     def __init__(self, steps: Mapping[str, int]) -> None:
@@ -128,12 +129,21 @@ class _Multiples(KernelImporter):
             self._shape[port.name] = shape
         return counts
 
+    def _with_common_lengths(self, op_name: str, inputs: list[Any]) -> list[Any]:
+        made = super()._with_common_lengths(op_name, inputs)
+        if any(x is not y and not may_be_cut(x) for x, y in zip(inputs, made, strict=True)):
+            self._lose(op_name)
+        return made
+
+    def _lose(self, op_name: str) -> None:
+        self.loses_lengths = True
+        if self._steps:
+            raise Unsupported(f"tvm does not know the lengths of {op_name}")
+
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         made = super()._convert_operator(op_name, inputs, attrs, opset)
         tensors = [x for x in inputs if isinstance(getattr(x, "ty", None), relax.TensorType)]
         is_tensor = isinstance(getattr(made, "ty", None), relax.TensorType)
         if is_tensor and not has_lengths(made) and all(map(has_lengths, tensors)):
-            self.loses_lengths = True
-            if self._steps:
-                raise Unsupported(f"tvm does not know the lengths of {op_name}")
+            self._lose(op_name)
         return made
