@@ -336,9 +336,8 @@ def print_inspection(found: Mapping[str, Any]) -> None:
         (op_type, str(count), *(f"{row['operators'].get(op_type, 0)}" for row in found["coverage"]))
         for op_type, count in found["operators"].items()
     ]
-    console.print(
-        _table("operators, and the number of them that each target takes", columns, rows, right=range(1, len(columns)))
-    )
+    title = "operators, and the number of them that each target takes" if found["coverage"] else "operators"
+    console.print(_table(title, columns, rows, right=range(1, len(columns))))
     for row in found["coverage"]:
         for line in _refusals(row):
             console.print(_escape(line), highlight=False)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from collage.frontend import name_everything, remove_unused
 from collage.transform._context import PassContext
+from collage.transform._effects import bodies
 from collage.transform._info import PassInfo
 from collage.transform._length_values import ONE, Elements, LengthValues, Number, is_certain, is_natural, place_on_axis
 from collage.transform._linear import add_constant
@@ -40,11 +41,10 @@ class FoldLengths(ModulePass):
         super().__init__(PassInfo("FoldLengths", opt_level=2, required=("InferType",)))
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Folds in place; bodies of operators stay as they are."""
+        """Folds in place, in branches of ``If`` too; bodies that are run several times stay as they are."""
         if any(dim for value in model.graph.inputs for dim in value.shape or () if not isinstance(dim, int)):
             folder = _Folder(model.graph)
-            for node in list(model.graph):
-                folder.fold(node)
+            folder.visit(model.graph)
             if folder.changed:
                 remove_unused(model)
                 name_everything(model)
@@ -68,7 +68,17 @@ class _Folder:
         self._scalars: dict[Number, ir.Value] = {}
         self._lists: dict[Number, ir.Value] = {}
 
-    def fold(self, node: ir.Node) -> None:
+    def visit(self, graph: ir.Graph) -> None:
+        """Rewrite the nodes of a graph, and of branches in it."""
+        for node in list(graph):
+            if node.op_type == "If" and node.domain == "":
+                for branch in bodies(node):
+                    known = dict(self._scalars), dict(self._lists)
+                    self.visit(branch)
+                    self._scalars, self._lists = known
+            self._fold(node)
+
+    def _fold(self, node: ir.Node) -> None:
         """Rewrite a node, or the uses of its result."""
         if node.domain != "" or len(node.outputs) != 1:
             return
@@ -154,7 +164,7 @@ class _Folder:
         (y,) = node.outputs
         y.name = f"{before.outputs[0].name}_{op_type.lower()}"
         y.type, y.shape = ir.TensorType(ir.DataType.INT64), ir.Shape(shape)
-        self._graph.insert_before(before, node)
+        _graph_of(before).insert_before(before, node)
         self._lengths.visit(node)
         self.changed = True
         return y
@@ -235,7 +245,7 @@ class _Folder:
         moved.replace_input_with(0, y)
         node.replace_input_with(0, add_constant(self._graph, f"{y.name}_start", np.asarray(0, np.int64)))
         node.replace_input_with(1, self._scalars[count])
-        self._graph.insert_after(node, moved)
+        _graph_of(node).insert_after(node, moved)
         self._lengths.visit(node)
         self._lengths.visit(moved)
         self._note_shape(made)
@@ -246,6 +256,12 @@ class _Folder:
         stem = f"{node.outputs[0].name}_shape"
         node.replace_input_with(place, add_constant(self._graph, stem, np.asarray(numbers, np.int64)))
         self.changed = True
+
+
+def _graph_of(node: ir.Node) -> ir.Graph:
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    return graph
 
 
 _RULES: Mapping[str, Callable[[_Folder, ir.Node], None]] = {

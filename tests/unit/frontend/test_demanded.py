@@ -43,7 +43,8 @@ def test_lengths(text: str, lengths: dict[str, int]) -> None:
 @pytest.mark.parametrize("heads", ["query, key, value", "joint, , "])
 def test_the_width_of_a_head_follows_from_queries(heads: str) -> None:
     """ONNX Runtime's builder of language models gives the width of caches a symbol."""
-    body = f"y, pk, pv = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2> ({heads}, past, past, lengths, total)"
+    attention = "com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2>"
+    body = f"y, pk, pv = {attention} ({heads}, past, past, lengths, total)"
     text = (
         "g (float[N,S,32] query, float[N,S,16] key, float[N,S,16] value, float[N,S,64] joint, float[N,2,P,D] past, "
         f"int32[N] lengths, int32 total) => (float[N,S,32] y, float[N,2,T,D] pk, float[N,2,T,D] pv) {{{body}}}"

@@ -92,6 +92,21 @@ def test_a_range_between_lengths_counts_from_0() -> None:
         assert_same(before, after, {"past": np.zeros((1, past), np.float32), "x": np.zeros((1, new), np.float32)})
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_branches(is_first: bool) -> None:
+    """Exporters of decoders put two whole models into the branches of an If."""
+    shape = "i = Constant <value_ints = [1, -1, -1]> () e = Equal (i, minus) o = Constant <value_ints = [1, 1, 1]> ()"
+    body = (
+        f"y = If (c) <then_branch = t () => (float[P,Q,R] p) {{{shape} w = Where (e, o, s) p = Expand (x, w)}}, "
+        "else_branch = f () => (float[P,Q,R] q) {r = Concat <axis = 0> (ub, un, minus) q = Reshape (x, r)}>"
+    )
+    before, after = folded(body, x="float[B,N,6] x, bool c")
+    assert not {node.op_type for node in after.graph.all_nodes()} & {"Shape", "Gather", "Concat", "Where"}
+    for shape_ in ((2, 3, 6), (1, 1, 6)):
+        x = np.arange(np.prod(shape_), dtype=np.float32).reshape(shape_)
+        assert_same(before, after, {"x": x, "c": np.asarray(is_first)})
+
+
 def test_what_depends_on_data_stays() -> None:
     before, after = folded(
         "t = Cast <to = 7> (c) y = Reshape (x, t)", x="float[B,N,6] x, int32[3] c", y="float[P,Q,R] y"
