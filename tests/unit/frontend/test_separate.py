@@ -65,6 +65,19 @@ def test_expressions_of_a_separated_symbol_are_claimed_no_longer() -> None:
     assert claims(model)["y"] == (None, 2)
 
 
+@pytest.mark.parametrize("first", ["c", "a"])
+def test_an_expression_that_does_not_hold_is_told_apart(first: str) -> None:
+    """Whatever the order of inputs is: decoders take a mask, whose length is a sum, before what is summed."""
+    model = ir.from_onnx_text(CARELESS.replace("float[M] c", "float[N + 1] c").replace("float[M] z", "float[N + 1] z"))
+    if first == "c":
+        model.graph.inputs.insert(0, model.graph.inputs.pop())
+    fitting = {**given(3, 3), "c": np.zeros(4, np.float32)}
+    assert shapes(separate_lengths(model, fitting))["c"] == ("N + 1",)
+    separate_lengths(model, {**fitting, "c": np.zeros(6, np.float32)})
+    assert shapes(model) == {"a": ("N", 2), "b": ("N", 2), "c": (None,)}
+    assert claims(model)["z"] == (None,)
+
+
 def test_a_place_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match=r"no dimension 'b\[7\]'"):
         fix_lengths(ir.from_onnx_text(CARELESS), {"b[7]": 5})

@@ -53,6 +53,22 @@ def test_symbols_must_agree() -> None:
         signature.bind([np.ones((4, 2), "int64"), np.ones(5, "int64")])
 
 
+def test_expressions_of_symbols_must_hold() -> None:
+    mask, past, new = (
+        Port(*port) for port in (("mask", "int64", ("p + s",)), ("past", "int64", ("p",)), ("new", "int64", ("s",)))
+    )
+    signature = Signature([mask, past, new])
+    for p, s in ((3, 2), (0, 4), (0, 0)):
+        signature.bind({"mask": np.ones(p + s, "int64"), "past": np.ones(p, "int64"), "new": np.ones(s, "int64")})
+    wrong = {"mask": np.ones(6, "int64"), "past": np.ones(3, "int64"), "new": np.ones(2, "int64")}
+    with pytest.raises(
+        InputError, match=r"'mask' has length 6 along axis 0, .* is 5 where p=3, s=2; .* --dim 'mask\[0\]=6'"
+    ):
+        signature.bind(wrong)
+    # Nothing is known of a symbol that no input has by itself.
+    Signature([mask, new]).bind({"mask": np.ones(6, "int64"), "new": np.ones(2, "int64")})
+
+
 def test_layout_is_made_row_major_and_python_numbers_take_the_type() -> None:
     strided = np.ones((3, 1), "f").T[:, ::-1]
     assert Signature([X]).bind({"x": strided})[0][0].flags.c_contiguous
