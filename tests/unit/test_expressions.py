@@ -8,10 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 import pytest
+import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collage._expressions import evaluate, length_of_symbol, substituted, symbols_of
+from collage._expressions import evaluate, length_of_symbol, polynomial, substituted, symbols_of
 from collage.frontend import bind_dims, fix_lengths, with_lengths_of
 
 
@@ -123,3 +124,23 @@ def test_one_given_length_is_enough() -> None:
     assert with_lengths_of(asked, {"c": np.zeros((3, 9))}, {}) == {"s0": 5}
     assert bind_dims(fix_lengths(asked, {"s0": 5})) == wanted
     assert [list(value.shape or ()) for value in asked.graph.inputs] == [[5, 4], [4, 4], [3, 9]]
+
+
+@pytest.mark.parametrize(
+    ("dim", "expected"),
+    [
+        ("a", "a"),
+        ("a + b", "a + b"),
+        ("2*a - (b - 1)/2", "2*a - b/2 + 1/2"),
+        ("(a + b)*a", "a**2 + a*b"),
+        ("a**2", None),
+        ("floor(a/2)", None),
+        ("max(a, b)", None),
+        ("c + 1", None),
+        ("batch-size", None),
+    ],
+)
+def test_polynomials(dim: str, expected: str | None) -> None:
+    symbols = {name: sympy.Symbol(name, integer=True, nonnegative=True) for name in "ab"}
+    found = polynomial(dim, symbols)
+    assert (None if found is None else str(sympy.expand(found))) == expected
