@@ -31,7 +31,7 @@ class FoldLengths(ModulePass):
     | ``Reshape`` to a constant | each element is a number, or the length that the tensor has on that axis |
     | ``Expand`` by 1 | the tensor has that length already |
     | ``Slice`` | it takes whole axes |
-    | ``Tile`` as an ``Expand`` | the tensor has length 1 on each axis that it is repeated along |
+    | ``Tile`` as an ``Expand`` | the tensor has length 1 on each axis that it is repeated along, or that is the first one |
     | ``Range`` from 0, and its start added | it counts integers up, and how many follows from lengths |
 
     A length is never negative. All is exact as long as inputs have the lengths that their symbols say.
@@ -221,6 +221,23 @@ class _Folder:
             node.op_type = "Expand"
             self.changed = True
             self._expand(node)
+        elif x is not None and repeats is not None and _is_along_first(x, repeats):
+            self._tile_first(node, [int(n) for n in x])
+
+    def _tile_first(self, node: ir.Node, shape: list[int]) -> None:
+        """Write a Tile along the first axis as an Expand along one before it."""
+        stem = node.outputs[0].name
+        axes = add_constant(self._graph, f"{stem}_axes", np.asarray([0], np.int64))
+        apart = ir.node("Unsqueeze", [node.inputs[0], axes])
+        one = add_constant(self._graph, f"{stem}_one", np.asarray([1], np.int64))
+        times = ir.node("Concat", [node.inputs[1], one], {"axis": 0})
+        repeated = ir.node("Expand", [apart.outputs[0], times.outputs[0]])
+        for i, made in enumerate((apart, times, repeated)):
+            made.outputs[0].name = f"{stem}_part{i}"
+            _graph_of(node).insert_before(node, made)
+        node.op_type = "Reshape"
+        node.replace_input_with(0, repeated.outputs[0])
+        self._set(node, 1, [-1, *shape[1:]])
 
     def _range(self, node: ir.Node) -> None:
         start, limit, step = map(self._lengths.elements, node.inputs)
@@ -256,6 +273,15 @@ class _Folder:
         stem = f"{node.outputs[0].name}_shape"
         node.replace_input_with(place, add_constant(self._graph, stem, np.asarray(numbers, np.int64)))
         self.changed = True
+
+
+def _is_along_first(x: Elements, repeats: Elements) -> bool:
+    """Return True for a tensor of fixed lengths, of which none is 0, that is repeated along its first axis alone."""
+    return (
+        len(x) == len(repeats) > 0
+        and all(n is not None and n.is_Integer and n > 0 for n in x)
+        and set(repeats[1:]) <= {ONE}
+    )
 
 
 def _graph_of(node: ir.Node) -> ir.Graph:

@@ -92,6 +92,22 @@ def test_a_range_between_lengths_counts_from_0() -> None:
         assert_same(before, after, {"past": np.zeros((1, past), np.float32), "x": np.zeros((1, new), np.float32)})
 
 
+def test_a_tile_as_often_as_a_length_says() -> None:
+    """Relative positions are repeated for each sample; a Tile by numbers, or of a free length, stays."""
+    for tile, is_left in (
+        ("one1 = Unsqueeze (x, l0) t = Concat <axis = 0> (ub, l1, l1, l1) y = Tile (one1, t)", False),
+        ("z = Reshape (c, four) t = Concat <axis = 0> (ub, l1) y = Tile (z, t)", False),
+        ("z = Reshape (c, four) t = Concat <axis = 0> (l1, ub) y = Tile (z, t)", True),
+    ):
+        rank = 4 if "one1" in tile else 2
+        body = "four = Constant <value_ints = [2, 2]> () " + tile
+        before, after = folded(body, x="float[B,N,6] x, float[4] c", y=f"float[{','.join('PQRS'[:rank])}] y")
+        assert ("Tile" in {node.op_type for node in after.graph}) == is_left
+        for shape in ((2, 3, 6), (1, 1, 6), (3, 2, 6)):
+            x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+            assert_same(before, after, {"x": x, "c": np.arange(4, dtype=np.float32)})
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_branches(is_first: bool) -> None:
     """Exporters of decoders put two whole models into the branches of an If."""
