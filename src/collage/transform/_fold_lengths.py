@@ -27,6 +27,7 @@ class FoldLengths(ModulePass):
     | rule | applies where |
     |---|---|
     | a list of numbers is a constant | no element depends on a length |
+    | a quotient is a number from before | both are the same, whatever the lengths are |
     | ``Where`` as a ``Concat`` | which of two numbers it takes does not depend on lengths |
     | ``Reshape`` to a constant | each element is a number, or the length that the tensor has on that axis |
     | ``Expand`` by 1 | the tensor has that length already |
@@ -111,6 +112,8 @@ class _Folder:
             return
         if len(y.shape) == 1 and producer.op_type == "Where" and (built := self._built(producer, found)) is not None:
             self._take(y, built)
+        elif not len(y.shape) and producer.op_type == "Div" and found[0] in self._scalars:
+            self._take(y, self._scalars[found[0]])
         elif len(found) == 1 and found[0] is not None:
             # The latest is near what reads it, so that both may be in one kernel.
             (self._lists if len(y.shape) else self._scalars)[found[0]] = y

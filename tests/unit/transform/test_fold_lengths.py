@@ -92,6 +92,19 @@ def test_a_range_between_lengths_counts_from_0() -> None:
         assert_same(before, after, {"past": np.zeros((1, past), np.float32), "x": np.zeros((1, new), np.float32)})
 
 
+def test_a_quotient_is_a_number_from_before() -> None:
+    """Heads are joined with samples, and divided again; of no samples a quotient may be anything."""
+    body = (
+        "eight = Constant <value_int = 8> () eights = Constant <value_ints = [8]> () j = Mul (b, eight) uj = Unsqueeze (j, l0) "
+        "q = Div (j, eight) uq = Unsqueeze (q, l0) t = Concat <axis = 0> (uq, eights, minus) z = Expand (c, uj) "
+        "y = Reshape (z, t)"
+    )
+    before, after = folded(body, x="float[B,N,6] x, float[1] c")
+    assert "Div" not in {node.op_type for node in after.graph}
+    for samples in (1, 3):
+        assert_same(before, after, {"x": np.ones((samples, 2, 6), np.float32), "c": np.ones(1, np.float32)})
+
+
 def test_a_tile_as_often_as_a_length_says() -> None:
     """Relative positions are repeated for each sample; a Tile by numbers, or of a free length, stays."""
     for tile, is_left in (
