@@ -1,4 +1,4 @@
-"""FoldLengths: shapes that exporters compute by long chains of nodes become constants, or are computed once."""
+"""FoldLengths: shapes that exporters compute by long chains of nodes become constants, or take few nodes."""
 
 from __future__ import annotations
 
@@ -183,8 +183,7 @@ class _Folder:
         if x is None or target is None or all(map(is_certain, target)) or 0 in target:
             return
         made = [0 if axis < len(x) and n == x[axis] and not is_certain(n) else n for axis, n in enumerate(target)]
-        is_open = [isinstance(n, int) or is_certain(n) for n in made]
-        if not all(is_open):
+        if not all(isinstance(n, int) or is_certain(n) for n in made):
             return
         node.attributes.pop("allowzero", None)
         self._set(node, 1, [int(n) for n in made if n is not None])
