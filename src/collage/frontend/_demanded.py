@@ -57,8 +57,7 @@ def _demand(node: ir.Node, place: int, rank: int) -> tuple[int, int] | None:
     weight = _weight(node, 1)
     if node.domain == "" and node.op_type == "Conv" and place == 0 and weight and rank == len(weight):
         return 1, weight[1] * node.attributes.get_int("group", 1)
-    if node.domain == "" and node.op_type in _PRODUCTS and place == 0 and len(weight or ()) == _RANK_OF_WEIGHTS:
-        assert weight is not None
+    if node.domain == "" and node.op_type in _PRODUCTS and place == 0 and weight and len(weight) == _RANK_OF_WEIGHTS:
         axis = 0 if node.attributes.get_int("transA", 0) else rank - 1
         return axis, weight[1 if node.attributes.get_int("transB", 0) else 0]
     if node.domain == CONTRIBUTED and place in _PASTS.get(node.op_type, ()):
@@ -88,7 +87,7 @@ def _columns(value: ir.Value | None) -> int | None:
     weight = _weight(node, 1)
     if node.op_type in (*_PRODUCTS, "Add") and weight:
         return weight[-2 if node.attributes.get_int("transB", 0) else -1]
-    return _columns(node.inputs[0]) if node.op_type == "Add" else None
+    return None
 
 
 def _weight(node: ir.Node, place: int) -> list[int] | None:

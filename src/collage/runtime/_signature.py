@@ -191,7 +191,7 @@ class Signature:
         """Check dimensions that the model states as expressions of others: shapes are computed with these."""
         for port in self.inputs:
             for axis, dim in enumerate(port.shape or ()):
-                if not isinstance(dim, str) or not symbols.keys() >= set(symbols_of(dim)) or dim not in symbols:
+                if not isinstance(dim, str) or not symbols.keys() >= {dim, *symbols_of(dim)}:
                     continue
                 if (wanted := evaluate(dim, symbols.__getitem__)) not in (None, symbols[dim]):
                     told = ", ".join(f"{name}={symbols[name]}" for name in symbols_of(dim))

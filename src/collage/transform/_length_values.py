@@ -378,11 +378,11 @@ def place_on_axis(length: Number, place: Number) -> Number | None:
     if place.is_negative or place + length == 0:  # Of length 0, all places are its front.
         from_front = _plus(length, place)
         return from_front if from_front is not None and is_natural(from_front) else None
-    if is_natural(length - place):
-        return place
     if is_natural(place - length) or (place.is_Integer and place >= _FAR - 1):
         return length
-    return sympy.Min(length, place) if is_natural(place) else None
+    if not is_natural(place):
+        return None  # Counted from the end for some lengths only.
+    return place if is_natural(length - place) else sympy.Min(length, place)
 
 
 def _shape_joined(lengths: LengthValues, node: ir.Node) -> Elements | None:
@@ -466,10 +466,6 @@ def _shape_reduced(lengths: LengthValues, node: ir.Node) -> Elements | None:
     return tuple(ONE if axis in gone else n for axis, n in enumerate(x) if kept or axis not in gone)
 
 
-def _unknown(lengths: LengthValues, node: ir.Node) -> Elements | None:
-    return None
-
-
 def _shape_of_product(lengths: LengthValues, node: ir.Node) -> Elements | None:
     x, y = map(lengths.shape, node.inputs)
     if x is None or y is None or min(len(x), len(y)) < 2:
@@ -504,15 +500,17 @@ _ELEMENTS: Mapping[str, _Rule] = {
 }
 _SHAPES: Mapping[str, _Rule] = {
     **dict.fromkeys(("LayerNormalization", "LogSoftmax", "RMSNormalization", "Softmax"), _shape_of_first),
+    # Their other operands decide no length.
+    **dict.fromkeys(("CastLike", "DequantizeLinear", "PRelu", "QuantizeLinear", "RotaryEmbedding"), _shape_of_first),
     "Concat": _shape_joined,
     "ConstantOfShape": _shape_filled,
-    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear", "RotaryEmbedding", "SwiGLU"), _unknown),
     "Expand": _shape_expanded,
     "Gather": _shape_gathered,
     "MatMul": _shape_of_product,
     "Range": _shape_counted,
     "Reshape": _shape_reshaped,
     "Slice": _shape_sliced,
+    "SwiGLU": lambda *_: None,
     "Tile": _shape_tiled,
     "Transpose": _shape_transposed,
     "Unsqueeze": _shape_unsqueezed,

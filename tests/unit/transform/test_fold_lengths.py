@@ -145,12 +145,26 @@ def test_what_depends_on_data_stays() -> None:
     assert_same(before, after, {"x": x, "c": np.asarray([2, 3, 2], np.int32)})
 
 
-@pytest.mark.parametrize("body", ["y = Slice (x, l0, un, l0)", "y = Slice (x, l1, un, l1)"])
-def test_a_slice_that_may_be_shorter_than_its_axis_stays(body: str) -> None:
-    before, after = folded(body)
-    assert any(node.op_type == "Slice" for node in after.graph)
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Slice (x, l0, un, l0)",
+        "y = Slice (x, l1, un, l1)",
+        # The last three of fewer are not three: the start is counted from the end then.
+        "three = Constant <value_ints = [3]> () m = Sub (un, three) z = Slice (x, m, un, l1) s3 = Shape (z) "
+        "k = Gather (s3, one) uk = Unsqueeze (k, l0) u = Unsqueeze (uk, l0) v = Unsqueeze (u, l0) y0 = Cast <to = 1> (v) "
+        "y = Add (y0, x)",
+        # The type of another tensor is taken, and not its shape.
+        "w = CastLike (r, x) y = Expand (w, s)",
+    ],
+)
+def test_what_may_have_another_length_stays(body: str) -> None:
+    given = "float[B,N,6] x, int32[1,N,6] r" if "CastLike" in body else "float[B,N,6] x"
+    before, after = folded(body, x=given)
+    assert any(node.op_type in ("Slice", "Expand") for node in after.graph)
     for shape in ((5, 2, 6), (2, 5, 6)):
-        assert_same(before, after, {"x": np.ones(shape, np.float32)})
+        feeds = {"x": np.ones(shape, np.float32), "r": np.ones((1, *shape[1:]), np.int32)}
+        assert_same(before, after, {name: feeds[name] for name in (value.name for value in before.graph.input)})
 
 
 def test_lengths_of_two_inputs_are_the_same_only_if_their_symbols_are() -> None:

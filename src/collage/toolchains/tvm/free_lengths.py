@@ -72,22 +72,10 @@ _TO_AGREE = {
 _PAIR = 2
 _REPEATED = frozenset(
     (
-        "Add",
-        "And",
-        "Div",
-        "Equal",
-        "Greater",
-        "GreaterOrEqual",
-        "Less",
-        "LessOrEqual",
-        "Max",
-        "Min",
-        "Mod",
-        "Mul",
-        "Or",
-        "Pow",
+        *("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod"),
+        *("Mul", "Or", "Pow", "PRelu", "Sub", "Where", "Xor"),
     )
-) | {"PRelu", "Sub", "Where", "Xor"}
+)
 """Operators whose operands are repeated along axes of length 1."""
 
 
@@ -162,12 +150,14 @@ def of_lengths(bb: Any, x: Any, lengths: Sequence[Any]) -> Any:
 
 
 def of_as_many(bb: Any, x: Any, lengths: Sequence[Any]) -> Any:
-    """Return a tensor reshaped to lengths that have as many elements, which is checked at run time.
+    """Return a tensor reshaped to lengths that have as many elements, which is checked at run time if it is not certain.
 
     Raises:
         Unsupported: TVM would take the number of elements for the definition of one of the lengths in it, without end.
     """
     have, made = map(_product, (x.ty.shape.values, lengths))
+    if sym.Analyzer().can_prove_equal(have, made):
+        return bb.normalize(relax.op.reshape(x, relax.ShapeExpr(list(lengths))))
     if _defines(have, made):
         raise Unsupported(f"tvm cannot compare {have} with {made}")
     flat = bb.normalize(relax.op.reshape(x, relax.ShapeExpr([have])))

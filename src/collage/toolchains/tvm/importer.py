@@ -41,14 +41,13 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import tvm
-from tvm import relax, sym, te, tirx
+from tvm import relax, te
 from tvm.relax.frontend.onnx import onnx_frontend
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
@@ -202,9 +201,6 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
     def _of_as_many(self, x: Any, y: Any) -> Any:
         """``y``, a Reshape of ``x``, with a check at run time that it has as many elements, if that is not certain."""
         if not (has_lengths(x) and has_lengths(y)):
-            return y
-        have, made = (functools.reduce(operator.mul, z.ty.shape.values, tirx.IntImm("int64", 1)) for z in (x, y))
-        if sym.Analyzer().can_prove_equal(have, made):
             return y
         return of_as_many(self.bb, x, y.ty.shape.values)
 
