@@ -41,6 +41,21 @@ def test_a_slice_to_a_length_of_another_axis_ends_with_the_tensor(ends: str, len
     agrees(KernelCase("slice", text, [numbers(4, length)], used), tmp_path)
 
 
+@pytest.mark.parametrize("limits", ["zero, n", "two, n", "n, sum", "n, far", "zero, sum", "m, n"])
+@pytest.mark.parametrize("lengths", [(0, 1), (1, 1), (3, 2), (5, 9), (12, 3)])
+def test_rows_of_a_table_between_lengths_are_repeated(limits: str, lengths: tuple[int, int], tmp_path: Path) -> None:
+    """Rows from a length to another are cut at the end of the table, and fused with what reads them."""
+    limit = "s = Shape (x) a = Gather (s, first) b = Gather (s, second) c = Add (a, b)"
+    limit += "n = Reshape (a, one) m = Reshape (b, one) sum = Reshape (c, one)"
+    rows = f"r = Slice (table, {limits}, zero) y = Add (r, column)"
+    constants = {"zero": np.array([0]), "two": np.array([2]), "far": np.array([2**31 - 1])}
+    used = {name: value for name, value in constants.items() if name == "zero" or name in limits}
+    used |= {"first": np.array(0), "second": np.array(1), "one": np.array([1])}
+    used |= {"table": numbers(8, 3), "column": numbers(2, 1, 1)}
+    text = f"(float[N,M] x) => (float[2,K,3] y) {{{limit} {rows}}}"
+    agrees(KernelCase("rows", text, [numbers(*lengths)], used), tmp_path)
+
+
 @pytest.mark.parametrize(
     "body",
     [

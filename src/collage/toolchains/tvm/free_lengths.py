@@ -7,7 +7,6 @@ process, a kernel is refused.
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -30,8 +29,8 @@ __all__ = [
     "counted",
     "expanded",
     "has_lengths",
-    "kept_within",
     "may_be_cut",
+    "of_any_lengths",
     "of_as_many",
     "of_lengths",
     "quotient",
@@ -44,7 +43,6 @@ __all__ = [
     "with_pads",
     "with_sides",
     "with_tensors",
-    "within_reach",
 ]
 
 CONVOLUTIONS = frozenset(("Conv", "ConvTranspose"))
@@ -57,8 +55,6 @@ FAR = (1 << 31) - 1
 _RECURRENT = ("GRU", "LSTM", "RNN")
 _AXES = 4
 """Axes of pictures."""
-_MOST_BYTES = 1 << 40
-"""More than any tensor has."""
 
 _TO_AGREE = {
     **{"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": 2, "MatMulInteger": 2, "ScatterElements": 3, "ScatterND": 3},
@@ -131,7 +127,7 @@ def _common(lengths: Sequence[Any]) -> Any:
     longer = [n for n in lengths if not _is_one(n)] or list(lengths)
     known = next((n for n in longer if isinstance(n, tirx.IntImm)), longer[0])
     for n in longer:
-        if not isinstance(known, tirx.IntImm) and _of_any_lengths(n - known).can_prove(n >= known):
+        if not isinstance(known, tirx.IntImm) and of_any_lengths(n - known).can_prove(n >= known):
             known = n
     return known
 
@@ -242,7 +238,7 @@ def counted(inputs: Sequence[Any]) -> Any | None:
     count = end.value if isinstance(end, tirx.Cast) else end
     if str(count.ty) != "int64":
         return None
-    is_positive = _of_any_lengths(count).can_prove(count >= 0)
+    is_positive = of_any_lengths(count).can_prove(count >= 0)
     return relax.op.arange(0, count if is_positive else tirx.max(count, 0), 1, str(first.ty.dtype))
 
 
@@ -358,7 +354,7 @@ def quotient(x: Any, y: Any, inputs: Iterable[Any]) -> Any | None:
     divisor = int(y.value.numpy().item())
     shapes = (port.ty.shape.values for port in inputs if has_lengths(port))
     given = {length for shape in shapes for n in shape for length in tirx.analysis.undefined_vars(n)}
-    if divisor < 1 or not _of_any_lengths(x, given).can_prove(x >= 0):
+    if divisor < 1 or not of_any_lengths(x, given).can_prove(x >= 0):
         return None
     return sym.Analyzer().simplify(tirx.floordiv(x, tirx.IntImm(str(x.ty), divisor)))
 
@@ -372,12 +368,12 @@ def refuse_equal_lengths(x: Any, y: Any) -> None:
     if not any(isinstance(z, relax.ShapeExpr) for z in (x, y)):
         return
     for n, m in zip(*map(_numbers_of, (x, y)), strict=False):
-        analyzer = _of_any_lengths(n - m)
+        analyzer = of_any_lengths(n - m)
         if not (analyzer.can_prove_equal(n, m) or analyzer.can_prove(tirx.NE(n, m))):
             raise Unsupported(f"tvm cannot decide if {n} and {m} are equal before lengths are known")
 
 
-def _of_any_lengths(number: Any, positive: Collection[Any] = ()) -> Any:
+def of_any_lengths(number: Any, positive: Collection[Any] = ()) -> Any:
     """Return an analyzer to which the lengths in a number are lengths, of which none is negative, and some are positive."""
     analyzer = sym.Analyzer()
     for length in tirx.analysis.undefined_vars(number):
@@ -454,38 +450,3 @@ def refuse_unlike_lengths(equation: str, inputs: Sequence[Any]) -> None:
             are_known = isinstance(first, tirx.IntImm) and isinstance(other, tirx.IntImm)
             if not are_known and not sym.Analyzer().can_prove_equal(first, other):
                 raise Unsupported(f"tvm cannot decide which of {first} and {other} is the length, as either may be 1")
-
-
-def within_reach(ends: Any) -> Any:
-    """Return the ends of a slice, limited to a number that is longer than any tensor."""
-    if not isinstance(ends, tvm.ir.GenericConst):
-        return ends
-    return relax.const(np.clip(ends.value.numpy(), -FAR, FAR), str(ends.ty.dtype))
-
-
-def kept_within(y: Any) -> Any:
-    """Return a slice whose ends, if they follow from lengths, are counted from the end or limited to the tensor, as ONNX does.
-
-    Axes that it keeps whole are left out. TVM would write their free lengths as the lesser of them and the end.
-    """
-    if not (isinstance(y, relax.Call) and y.op == tvm.ir.Op.get("relax.strided_slice")):
-        return y
-    x, *limits = y.args
-    kept = [limit for limit in zip(*(part.fields for part in limits), strict=True) if not _is_whole(x, *limit)]
-    return relax.op.strided_slice(x, *map(list, zip(*kept, strict=True))) if kept else x
-
-
-def _is_whole(x: Any, axis: Any, begin: Any, end: Any, step: Any) -> bool:
-    """True if a slice keeps an axis as it is, whatever its length."""
-    if not all(isinstance(n, tirx.IntImm) for n in (begin, end, step)):
-        return False
-    if int(step) != 1 or -FAR < int(begin) != 0:
-        return False
-    if int(end) >= FAR:
-        return True
-    if not has_lengths(x):
-        return False
-    # TensorFlow's exporter writes 10^9 for the end.
-    others = (n for place, n in enumerate(x.ty.shape.values) if place != int(axis))
-    known = math.prod(int(n) for n in others if isinstance(n, tirx.IntImm) and int(n) > 0)
-    return bool(int(end) * known * tvm.DataType(str(x.ty.dtype)).itemsize >= _MOST_BYTES)

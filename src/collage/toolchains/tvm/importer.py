@@ -78,7 +78,6 @@ from collage.toolchains.tvm.free_lengths import (
     counted,
     expanded,
     has_lengths,
-    kept_within,
     of_as_many,
     quotient,
     refuse_equal_lengths,
@@ -90,7 +89,6 @@ from collage.toolchains.tvm.free_lengths import (
     with_pads,
     with_sides,
     with_tensors,
-    within_reach,
 )
 from collage.toolchains.tvm.indexed import (
     gathered,
@@ -108,6 +106,7 @@ from collage.toolchains.tvm.products import are_expected, are_expected_of_window
 from collage.toolchains.tvm.recurrent import RECURRENT, recurrent
 from collage.toolchains.tvm.reflections import long_pads, reflected
 from collage.toolchains.tvm.shared_heads import product_of_groups
+from collage.toolchains.tvm.slices import kept_within, within_reach
 from collage.toolchains.tvm.softmax_loops import is_in_parts, softmax
 from collage.toolchains.tvm.winograd import is_expected
 
@@ -297,7 +296,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return resized_to(made, sides) if sides else resized(inputs[0], made, [*inputs, None, None][2])
         if op_name == "Slice":
             inputs = onnx_input([inputs[0], *map(within_reach, inputs[1:3]), *inputs[3:]])
-            return kept_within(super()._convert_operator(op_name, inputs, attrs, opset))
+            return kept_within(self.bb, super()._convert_operator(op_name, inputs, attrs, opset))
         if op_name == "Squeeze":
             return _squeezed(super()._convert_operator(op_name, inputs, attrs, opset))
         if op_name == "Pow" and (exponent := whole_exponent(inputs)) is not None:
