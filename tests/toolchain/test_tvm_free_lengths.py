@@ -281,3 +281,15 @@ def test_lengths_that_differ_are_not_read_beyond(tmp_path: Path) -> None:
     for other in (numbers(2, 1), numbers(2, 4), numbers(2, 6)):
         with pytest.raises((RuntimeError, ValueError)):
             loaded([x, other])
+
+
+@pytest.mark.parametrize(("past", "given"), [(0, 1), (3, 1), (2, 5)])
+def test_heads_are_joined_with_samples_where_a_sequence_is_a_sum(past: int, given: int, tmp_path: Path) -> None:
+    """``torch.export`` joins samples and heads by a length of -1, over keys of the past and new ones."""
+    body = "z = Concat <axis = 2> (p, x) t = Shape <start = 2, end = 3> (z) w = Concat <axis = 0> (rest, eight, t) "
+    body += "turned = Transpose <perm = [0, 1, 3, 2]> (z) y = Reshape (turned, w)"
+    text = f"(float[B,4,P,8] p, float[B,4,N,8] x) => (float[K,8,T] y) {{{body}}}"
+    constants = {"rest": np.array([-1]), "eight": np.array([8])}
+    model = parsed_kernel("heads", text, constants)
+    assert "//" not in str(lengths_in_and_out(model)[1])
+    agrees(KernelCase("heads", text, [numbers(2, 4, past, 8), numbers(2, 4, given, 8)], constants), tmp_path)

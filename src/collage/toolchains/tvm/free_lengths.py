@@ -38,6 +38,7 @@ __all__ = [
     "refuse_unlike_lengths",
     "resized",
     "resized_to",
+    "with_all_lengths",
     "with_common_lengths",
     "with_equal_lengths",
     "with_pads",
@@ -158,6 +159,44 @@ def of_as_many(bb: Any, x: Any, lengths: Sequence[Any]) -> Any:
         raise Unsupported(f"tvm cannot compare {have} with {made}")
     flat = bb.normalize(relax.op.reshape(x, relax.ShapeExpr([have])))
     return bb.normalize(relax.op.reshape(of_lengths(bb, flat, [made]), relax.ShapeExpr(list(lengths))))
+
+
+def with_all_lengths(x: Any, shape: Any) -> Any:
+    """Return the shape of a Reshape with the length that it leaves to be computed (-1), if the others divide ``x`` exactly.
+
+    TVM writes the quotient of both numbers of elements, and cannot reduce it if one of the lengths is a sum.
+    """
+    if not (isinstance(shape, relax.ShapeExpr) and has_lengths(x)):
+        return shape
+    wanted, have = list(shape.values), list(x.ty.shape.values)
+    left = [axis for axis, n in enumerate(wanted) if isinstance(n, tirx.IntImm) and int(n) == -1]
+    if len(left) != 1 or any(isinstance(n, tirx.IntImm) and int(n) == 0 for n in wanted):
+        return shape
+    size, factors = _factors(have)
+    divisor, others = _factors(n for axis, n in enumerate(wanted) if axis != left[0])
+    for other in others:
+        same = next((place for place, n in enumerate(factors) if sym.Analyzer().can_prove_equal(n, other)), None)
+        if same is None:
+            return shape
+        del factors[same]
+    if size % divisor:
+        return shape
+    wanted[left[0]] = _product([tirx.IntImm("int64", size // divisor), *factors])
+    return relax.ShapeExpr(wanted)
+
+
+def _factors(lengths: Iterable[Any]) -> tuple[int, list[Any]]:
+    """Return the number and the expressions whose product is that of lengths."""
+    number, left, factors = 1, list(lengths), []
+    while left:
+        n = left.pop()
+        if isinstance(n, tirx.Mul):
+            left += [n.a, n.b]
+        elif isinstance(n, tirx.IntImm):
+            number *= int(n)
+        else:
+            factors.append(n)
+    return number, factors
 
 
 def _defines(have: Any, wanted: Any) -> bool:

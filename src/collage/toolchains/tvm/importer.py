@@ -84,6 +84,7 @@ from collage.toolchains.tvm.free_lengths import (
     refuse_unlike_lengths,
     resized,
     resized_to,
+    with_all_lengths,
     with_common_lengths,
     with_equal_lengths,
     with_pads,
@@ -239,6 +240,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if op_name == "Reshape" and (shape := as_shape(*inputs)) is not None:
             return shape
         if op_name == "Reshape":
+            inputs = onnx_input([inputs[0], with_all_lengths(*inputs)])
             y = self.bb.normalize(super()._convert_operator(op_name, inputs, attrs, opset))
             return reshaped(self.bb, self._of_as_many(inputs[0], y))
         if op_name == "Sign" and str(inputs[0].ty.dtype).startswith("uint"):
