@@ -41,6 +41,14 @@ def test_a_slice_to_a_length_of_another_axis_ends_with_the_tensor(ends: str, len
     agrees(KernelCase("slice", text, [numbers(4, length)], used), tmp_path)
 
 
+@pytest.mark.parametrize(("begin", "end"), [(0, 8), (2, 1), (-3, 2), (7, -9), (9, 12), (-20, 3), (5, -1)])
+@pytest.mark.parametrize("step", [1, 3])
+def test_rows_between_computed_limits_may_be_none(begin: int, end: int, step: int, tmp_path: Path) -> None:
+    text = "(float[8,3] x, int64[1] b, int64[1] e, int64[1] s) => (float[K,3] y) {y = Slice (x, b, e, zero, s)}"
+    limits = [np.array([n]) for n in (begin, end, step)]
+    agrees(KernelCase("rows", text, [numbers(8, 3), *limits], {"zero": np.array([0])}), tmp_path)
+
+
 @pytest.mark.parametrize("limits", ["zero, n", "two, n", "n, sum", "n, far", "zero, sum", "m, n"])
 @pytest.mark.parametrize("lengths", [(0, 1), (1, 1), (3, 2), (5, 9), (12, 3)])
 def test_rows_of_a_table_between_lengths_are_repeated(limits: str, lengths: tuple[int, int], tmp_path: Path) -> None:

@@ -30,7 +30,11 @@ def kept_within(bb: Any, y: Any) -> Any:
 
     Axes that it keeps whole are left out. TVM would write their free lengths as the lesser of them and the end.
     """
-    if not (isinstance(y, relax.Call) and y.op == tvm.ir.Op.get("relax.strided_slice")):
+    if not isinstance(y, relax.Call):
+        return y
+    if y.op == tvm.ir.Op.get("relax.dynamic_strided_slice"):
+        return _in_order(bb, *y.args)
+    if y.op != tvm.ir.Op.get("relax.strided_slice"):
         return y
     x, *limits = y.args
     kept = [limit for limit in zip(*(part.fields for part in limits), strict=True) if not _is_whole(x, *limit)]
@@ -49,6 +53,20 @@ def kept_within(bb: Any, y: Any) -> Any:
         return te.compute(shape, lambda *at: x(*map(operator.add, at, starts)), name="slice")
 
     return bb.emit_te(sliced, x, primfunc_name_hint="slice")
+
+
+def _in_order(bb: Any, x: Any, begins: Any, ends: Any, steps: Any) -> Any:
+    """Return a slice by limits that are computed, of which none upwards ends before it begins: TVM would count less than none."""
+    zero = relax.const(np.zeros(x.ty.ndim, np.int64), "int64")
+    sides = bb.normalize(relax.op.shape_to_tensor(bb.normalize(relax.op.shape_of(x))))
+
+    def from_start(limits: Any) -> Any:
+        counted = relax.op.where(relax.op.less(limits, zero), relax.op.add(limits, sides), limits)
+        return bb.normalize(relax.op.minimum(relax.op.maximum(counted, zero), sides))
+
+    in_order = relax.op.maximum(from_start(begins), from_start(ends))
+    ends = bb.normalize(relax.op.where(relax.op.greater(steps, zero), in_order, ends))
+    return relax.op.dynamic_strided_slice(x, begins, ends, steps)
 
 
 def _counts_upwards(begin: Any, end: Any, step: Any) -> bool:
