@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -41,6 +41,8 @@ _IMAGE_SIZE = 224
 _MOST_COLOURS = 4
 _SEQUENCE = 128
 _VOLUME_SIZE = 32
+_SUMMANDS = (100, 7)
+"""Lengths at which an expression of two symbols is asked if it is their sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,10 @@ def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[st
     A symbol takes its value from ``dims``; an anonymous dimension is called ``input[axis]`` there. A dimension that is
     not in ``dims`` has the length that it has in the default of an input. Other lengths are chosen by name: lengths of
     sequences, nodes, edges and points are 128, heights and widths 224, batches and channels 1. A model with a past is a decoder:
-    one new token comes after 128, and a total is 129. If a name tells nothing, as those of exporters (``s0``, ``unk__1``), the
-    place decides: batches come first, images have sides of 224, volumes of 32, and other dimensions are 128. Expressions of
-    symbols, as exporters write them (``past + seq``, ``s0 - 1``), follow from their parts.
+    one new token comes after 128, and a total is 129. An input that is returned with another length added to one of its own is
+    a past, too. If a name tells nothing, as those of exporters (``s0``, ``unk__1``), the place decides: batches come first,
+    images have sides of 224, volumes of 32, and other dimensions are 128. Expressions of symbols, as exporters write them
+    (``past + seq``, ``s0 - 1``), follow from their parts.
 
     Args:
         model: Any model.
@@ -107,7 +110,8 @@ def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[st
         if value < 0:
             raise UsageError(f"dimension {name!r} cannot be {value}")
     values = {str(value.name): value for value in model.graph.inputs}
-    lengths = _representative(specs, {**_lengths_of_defaults(specs), **given})
+    past = dict(_grown(specs, describe_outputs(model)))
+    lengths = _representative(specs, {**_lengths_of_defaults(specs), **given}, past)
     return {
         spec.name: tuple(_bind(spec, axis, dim, lengths) for axis, dim in enumerate(spec.shape or ()))
         if spec.shape is not None
@@ -149,10 +153,11 @@ def _lengths_of_defaults(specs: Iterable[TensorSpec]) -> dict[str, int]:
     return found
 
 
-def _representative(specs: Iterable[TensorSpec], given: Mapping[str, int]) -> dict[str, int]:
+def _representative(specs: Iterable[TensorSpec], given: Mapping[str, int], past: Mapping[str, str]) -> dict[str, int]:
     """Return a length for every symbol, and for every expression that is given one.
 
-    Symbols of expressions that would be negative, or no whole number, are made longer until all expressions are at least 1.
+    ``past`` has symbols that are known to be a past, each with the symbol of what is new. Symbols of expressions that would be
+    negative, or no whole number, are made longer until all expressions are at least 1.
     """
     places: dict[str, int] = {}
     for spec in specs:
@@ -162,7 +167,7 @@ def _representative(specs: Iterable[TensorSpec], given: Mapping[str, int]) -> di
     written = places.keys()
     expressions = [dim for dim in sorted(written) if dim not in given and symbols_of(dim) != (dim,)]
     chosen = {name: _chosen(name, places.get(name, 1)) for dim in written for name in symbols_of(dim)}
-    chosen |= _of_decoder(chosen, given)
+    chosen |= _of_decoder(chosen, given, specs, past)
     lengths = chosen | dict(given)
     for symbol, length in [
         found for dim in sorted(written) if dim in given if (found := length_of_symbol(dim, given[dim]))
@@ -177,16 +182,35 @@ def _representative(specs: Iterable[TensorSpec], given: Mapping[str, int]) -> di
     return lengths
 
 
-def _of_decoder(chosen: Mapping[str, int], given: Mapping[str, int]) -> dict[str, int]:
+def _grown(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> Iterator[tuple[str, str]]:
+    """Yield symbols of inputs that are returned longer by another symbol, and these: lengths of a past, and of what is new."""
+    shapes = [spec.shape for spec in inputs if spec.shape is not None]
+    for shape in (spec.shape or () for spec in outputs):
+        for axis, dim in enumerate(shape):
+            parts = symbols_of(dim) if isinstance(dim, str) else ()
+            for old, new in (parts, parts[::-1]) if len(parts) == len(_SUMMANDS) else ():
+                is_sum = evaluate(str(dim), dict(zip((old, new), _SUMMANDS, strict=True)).__getitem__) == sum(_SUMMANDS)
+                if is_sum and (*shape[:axis], old, *shape[axis + 1 :]) in shapes:
+                    yield old, new
+
+
+def _of_decoder(
+    chosen: Mapping[str, int], given: Mapping[str, int], specs: Iterable[TensorSpec], grown: Mapping[str, str]
+) -> dict[str, int]:
     """Return lengths of a step of a decoder, by symbol: a new token after a past. Nothing if no symbol is a past."""
-    past = [name for name in chosen if _PAST.search(name)]
+    past = [name for name in chosen if _PAST.search(name) or name in grown]
     if not past:
         return {}
     others = [name for name in chosen if name not in past and not _ENCODED.search(name)]
-    totals = [name for name in others if _TOTAL.search(name)]
-    new = dict.fromkeys([name for name in others if name not in totals and _NEW.search(name)], 1)
-    lengths = {**chosen, **new, **given}
-    return new | dict.fromkeys(totals, lengths[past[0]] + next((lengths[name] for name in new), 1))
+    masked = {shape[-1] for spec in specs if (shape := spec.shape) and grown and "mask" in spec.name} - {
+        *grown.values()
+    }
+    totals = [name for name in others if _TOTAL.search(name) or name in masked]
+    is_new = {name for name in others if _NEW.search(name)}.union(grown.values())
+    new = {name: 1 for name in others if name in is_new and name not in totals}
+    usual = dict.fromkeys(past, _SEQUENCE)
+    lengths = {**chosen, **usual, **new, **given}
+    return {**usual, **new, **dict.fromkeys(totals, lengths[past[0]] + next((lengths[name] for name in new), 1))}
 
 
 def _fits(dim: str, lengths: Mapping[str, int]) -> bool:

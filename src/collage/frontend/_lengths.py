@@ -67,7 +67,8 @@ def other_lengths(model: ir.Model, inputs: Mapping[str, Array], *, longer: bool 
     """Other lengths of a model's symbolic dimensions than its inputs have; equal lengths stay equal.
 
     First all lengths change, to values other than powers of two. Many models take less: only halves, only other batches, only
-    other lengths, or only longer ones if an input points into another. So these follow.
+    other lengths, or only longer ones if an input points into another. So these follow. A length that is the sum of two others,
+    as a decoder's mask has it, is tried as their sum first.
 
     Args:
         model: Any model.
@@ -83,17 +84,27 @@ def other_lengths(model: ir.Model, inputs: Mapping[str, Array], *, longer: bool 
         changed = {name: change(length) for name, length in lengths.items()}
         if not longer:
             changed = {name: min(length, lengths[name]) for name, length in changed.items()}
-        if changed in tried:
-            continue
-        tried.append(changed)
-        yield changed
+        for candidate in (_with_sums(changed, lengths), changed):
+            if candidate not in tried:
+                tried.append(candidate)
+                yield candidate
 
 
 def single_lengths(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, int] | None:
-    """All symbolic dimensions at 1, where tensors are broadcast in other ways; None if none is longer than that."""
+    """All symbolic dimensions at 1 but for sums, where tensors are broadcast in other ways; None if none is longer than that."""
     lengths = lengths_of(model, inputs)
-    single = {name: min(length, 1) for name, length in lengths.items()}
+    single = _with_sums({name: min(length, 1) for name, length in lengths.items()}, lengths)
     return single if single != lengths else None
+
+
+def _with_sums(changed: Mapping[str, int], lengths: Mapping[str, int]) -> dict[str, int]:
+    """Return changed lengths, of which those that were the sum of two others still are."""
+    names = {length: name for name, length in lengths.items() if length > 0}
+    pairs = {first + second: (names[first], names[second]) for first in names for second in names if first < second}
+    return {
+        name: sum(changed[part] for part in pairs[lengths[name]]) if lengths[name] in pairs else length
+        for name, length in changed.items()
+    }
 
 
 def lengths_of(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, int]:

@@ -82,6 +82,15 @@ def test_all_dimensions_of_one_element_are_a_case_of_their_own() -> None:
     assert single_lengths(model(x=[2, 8]), {"x": np.zeros((2, 8))}) is None
 
 
+def test_a_length_that_is_the_sum_of_two_stays_their_sum() -> None:
+    asked = model(ids=["batch", "new"], past=["batch", "old", 4], mask=["batch", "all"])
+    inputs = {"ids": np.zeros((1, 1)), "past": np.zeros((1, 128, 4)), "mask": np.ones((1, 129))}
+    tried = shapes_of(asked, inputs)
+    assert tried[0] == {"ids": (2, 2), "past": (2, 96, 4), "mask": (2, 98)}
+    assert {"ids": (2, 2), "past": (2, 96, 4), "mask": (2, 97)} in tried
+    assert single_lengths(asked, inputs) == {"batch": 1, "new": 1, "old": 1, "all": 2}
+
+
 def test_one_symbol_has_one_length_and_sums_follow() -> None:
     asked = model(ids=["batch", "seq"], past=["batch", "past", 4], mask=["batch", "past + seq"])
     inputs = {"ids": np.zeros((1, 8)), "past": np.zeros((1, 0, 4)), "mask": np.ones((1, 8))}

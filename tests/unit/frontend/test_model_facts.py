@@ -149,6 +149,17 @@ def test_a_decoder_takes_one_token_after_a_past(total):
     assert list(bind_dims(decoder, given).values()) == [(1, 4), (1, 4), (1, 2, 0, 8), (1, 128, 8)]
 
 
+def test_a_decoder_is_known_by_what_it_returns_longer():
+    """``torch.export`` names no lengths, but says that a cache is returned with the new tokens."""
+    shapes = {"ids": ["s26", "s70"], "attention_mask": ["s43", "s53"], "cache": ["s26", 2, "s62", 8]}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    nodes = [helper.make_node("ReduceSum", ["ids"], ["y"])]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["s26", 2, "s62 + s70", 8])
+    decoder = read_model(helper.make_model(helper.make_graph(nodes, "g", inputs, [y])))
+    assert list(bind_dims(decoder).values()) == [(1, 1), (1, 129), (1, 2, 128, 8)]
+    assert list(bind_dims(decoder, {"s70": 4, "s62": 3}).values()) == [(1, 4), (1, 7), (1, 2, 3, 8)]
+
+
 @pytest.mark.parametrize(
     ("shape", "lengths"),
     [
