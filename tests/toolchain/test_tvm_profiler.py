@@ -148,6 +148,6 @@ def test_a_refusal_has_the_names_of_the_model() -> None:
     from collage.toolchains.sdk.profiler_names import node_token, with_names
 
     assert (
-        with_names(f"Node {node_token(1)} cannot; {node_token(7)}", ["a", "layer/b"])
+        with_names(f"Node {node_token(1)} cannot; {node_token(7)}", {0: "a", 1: "layer/b"})
         == "Node layer/b cannot; collage_n7_"
     )

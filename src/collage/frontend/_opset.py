@@ -77,6 +77,10 @@ def in_opset(model: ir.Model, version: int) -> ir.Model:
         raise
     except Exception as error:
         raise ValueError(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__) from error
+    # The converter drops what is noted on nodes.
+    noted = {value.name: node.metadata_props for node in model.graph.all_nodes() for value in node.outputs}
+    for node in raised.graph.all_nodes():
+        node.metadata_props.update(noted.get(node.outputs[0].name, {}) if node.outputs else {})
     copy = model.clone()
     _replace(copy, raised)
     return copy

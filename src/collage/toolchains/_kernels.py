@@ -11,6 +11,7 @@ from collage._errors import Unsupported
 from collage.system.codec import to_json
 from collage.toolchains._checked_kernel import INDEX_CHECKS, checked_kernel, unchecked
 from collage.toolchains._contract import IN_FLOATS, Compiled, Importer, Profiler, Support
+from collage.toolchains.sdk.profiler_names import note_places
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,10 +27,13 @@ __all__ = ["check_import_for", "compile_for", "kernel_for", "load_for", "profile
 def compile_for(toolchain: Toolchain, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
     """Compile a kernel with a toolchain. It is written in ONNX's own operators first if the toolchain reads no others.
 
+    The nodes of the kernel are given their places, by which a profiler knows them.
+
     Raises:
         Unsupported: The toolchain cannot take it.
         CompileError: It failed.
     """
+    note_places(kernel)
     if not _reads_contributed(toolchain):
         return _compile(toolchain, written_out(kernel), target, workspace)
     try:

@@ -63,6 +63,8 @@ def _expand(graph: ir.Graph, node: ir.Node, version: int) -> None:
     known = {str(value.name): value for each in made for value in each.outputs}
     outputs = [value for value in node.outputs if _is_wanted(value)]
     new = [known[str(value.name)] for value in outputs]
+    for each in made:
+        each.metadata_props.update(node.metadata_props)
     ir.convenience.replace_nodes_and_values(graph, node, [node], made, outputs, new)
 
 

@@ -69,6 +69,11 @@ def _save_dynamic(kernel: ir.Model, workspace: Path) -> str:
         onnx.save(proto, path)
         made = path.with_name(path.name.replace(".float.onnx", ".int8-dynamic.onnx"))
         quantize_dynamic(path, made, op_types_to_quantize=_DYNAMIC, per_channel=True)
+        quantised, noted = onnx.load(made), {node.output[0]: node.metadata_props for node in proto.graph.node}
+        for node in quantised.graph.node:
+            del node.metadata_props[:]
+            node.metadata_props.extend(noted.get(node.output[0], ()))
+        onnx.save(quantised, made)
     except Unsupported:
         raise
     except Exception as error:

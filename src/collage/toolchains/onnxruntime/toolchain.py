@@ -150,7 +150,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
         steps: dict[tuple[int, ...], float] = defaultdict(float)
         for index, values in samples.items():
             steps[copy.step([index], samples)] += statistics.median(values)
-        return steps
+        return copy.in_kernel(steps)
 
 
 class _SessionKernel:

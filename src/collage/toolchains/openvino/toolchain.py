@@ -179,7 +179,7 @@ class OpenVinoToolchain(ToolchainBase):
             for _ in range(repeats):
                 request.infer(feeds)
                 samples.append(_seconds_per_step(request, origins))
-        return {step: statistics.median(run.get(step, 0.0) for run in samples) for step in samples[0]}
+        return copy.in_kernel({step: statistics.median(run.get(step, 0.0) for run in samples) for step in samples[0]})
 
 
 def _check(target: Target) -> None:

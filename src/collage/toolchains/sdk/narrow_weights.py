@@ -195,7 +195,8 @@ def _replace(graph: ir.Graph, node: ir.Node, bits: int, names: NameSupply) -> No
     constants = [register_constant(graph, names.fresh(f"{node.name}_{part}"), array) for part, array in arrays]
     sizes = {"K": rows, "N": columns, "bits": bits, "block_size": _BLOCK[bits], "accuracy_level": _ROUNDS_ACTIVATIONS}
     attributes = [ir.AttrInt64(name, number) for name, number in sizes.items()]
-    product = ir.Node(_DOMAIN, "MatMulNBits", [node.inputs[0], *constants], attributes, name=node.name)
+    given = [node.inputs[0], *constants]
+    product = ir.Node(_DOMAIN, "MatMulNBits", given, attributes, name=node.name, metadata_props=node.metadata_props)
     made, result = [product], node.outputs[0]
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         made.append(ir.Node("", "Add", [product.outputs[0], node.inputs[2]], name=names.fresh(f"{node.name}_bias")))

@@ -2,13 +2,17 @@
 
 Toolchains name a layer after its node, or after a value of the node, with words of their own around it. So a copy of
 the kernel is profiled in which every name is a token with the node's index.
+
+A toolchain compiles what was made of a kernel: with checks of indices, and in types of reduced precision. So each node of a
+kernel has its place written on it, before anything is made of it. What stands for the node has the same place.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +25,8 @@ __all__ = [
     "TokenisedKernel",
     "input_token",
     "node_token",
+    "note_places",
+    "places_of",
     "ranks_of",
     "step_of",
     "tokenised",
@@ -28,6 +34,7 @@ __all__ = [
     "with_names",
 ]
 
+_PLACE = "collage.place"
 _TOKEN = re.compile(r"collage_n(\d+)_")
 
 Rank = tuple[bool, int]
@@ -46,12 +53,14 @@ class TokenisedKernel:
         producers: Indices of the nodes whose results each node reads.
         ranks: The rank of each node, see ``ranks_of``.
         op_types: The operator of each node.
+        places: The place that each node has in the kernel of which this was made.
     """
 
     path: Path
     producers: Sequence[Sequence[int]]
     ranks: Sequence[Rank]
     op_types: Sequence[str]
+    places: Sequence[int]
 
     def step(self, nodes: Iterable[int], timed: Collection[int]) -> tuple[int, ...]:
         """Return nodes that are computed together, and those merged into them: nodes before that have no time of their own."""
@@ -61,6 +70,36 @@ class TokenisedKernel:
             group |= found
             open_nodes += found
         return step_of(group, self.ranks)
+
+    def in_kernel(self, seconds: Mapping[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
+        """Return the seconds of steps by the places of their nodes in the kernel, first the place by which each step is known."""
+        found: dict[tuple[int, ...], float] = defaultdict(float)
+        for step, value in seconds.items():
+            found[tuple(dict.fromkeys(self.places[node] for node in step))] += value
+        return found
+
+
+def note_places(kernel: ir.Model) -> None:
+    """Write its place on each node of a kernel, where copies and files keep it."""
+    for place, node in enumerate(kernel.graph):
+        node.metadata_props[_PLACE] = str(place)
+
+
+def places_of(nodes: Sequence[ir.Node]) -> list[int]:
+    """Return the place that each of these nodes has in the kernel of which they were made; their order if none was noted.
+
+    A node that has none serves the first that reads it, or else what it reads.
+    """
+    noted = {node: int(place) for node in nodes if (place := node.metadata_props.get(_PLACE, "")).isdecimal()}
+    if not noted:
+        return [*range(len(nodes))]
+    for node in reversed(nodes):
+        if node not in noted and (readers := [noted[reader] for reader in node.successors() if reader in noted]):
+            noted[node] = min(readers)
+    for node in nodes:
+        if node not in noted:
+            noted[node] = max((noted[source] for source in node.predecessors() if source in noted), default=0)
+    return [noted[node] for node in nodes]
 
 
 def ranks_of(nodes: Iterable[ir.Node]) -> list[Rank]:
@@ -93,10 +132,9 @@ def tokens_in(text: str) -> Sequence[int]:
     return [int(index) for index in _TOKEN.findall(text)]
 
 
-def with_names(text: str, names: Sequence[str]) -> str:
-    """Return a text with the names of nodes in place of their tokens."""
-    known = dict(enumerate(names))
-    return _TOKEN.sub(lambda token: known.get(int(token[1]), token[0]), text)
+def with_names(text: str, names: Mapping[int, str]) -> str:
+    """Return a text with the names of nodes, given by the numbers in their tokens, in place of the tokens."""
+    return _TOKEN.sub(lambda token: names.get(int(token[1]), token[0]), text)
 
 
 @contextlib.contextmanager
@@ -113,6 +151,7 @@ def tokenised(path: Path) -> Iterator[TokenisedKernel]:
         producers,
         ranks_of(nodes),
         [node.op_type for node in nodes],
+        places_of(nodes),
     )
     _rename(model.graph)
     ir.save(model, copy.path)

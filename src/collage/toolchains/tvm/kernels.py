@@ -22,7 +22,7 @@ from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command, is_alone
 from collage.toolchains.sdk.model_files import one_line, refuse_operators, usable_cores, values_of
 from collage.toolchains.sdk.openmp import quiet_threads
-from collage.toolchains.sdk.profiler_names import node_token, with_names
+from collage.toolchains.sdk.profiler_names import node_token, places_of, with_names
 from collage.toolchains.tvm.int64_lengths import compute_lengths_in_64_bits
 from collage.toolchains.tvm.known_wrong import is_plain, known_wrong, misread, refuse_types, summed_up
 from collage.toolchains.tvm.length_forms import Form, value_of
@@ -283,9 +283,10 @@ def import_kernel(kernel: ir.Model, workspace: Path, goal: Any, read: Callable[[
     from collage.toolchains.tvm.importer import import_onnx
 
     copy = copy_model(kernel)
-    for index, node in enumerate(copy.graph):
+    places = places_of([*copy.graph])
+    for place, node in zip(places, copy.graph, strict=True):
         for named in (node, *(inner for body in bodies(node) for inner in body.all_nodes())):
-            named.name = node_token(index)
+            named.name = node_token(place)
     compute_lengths_in_64_bits(copy.graph)
     _give_plain_names(copy.graph)
     proto = ir.to_proto(copy)
@@ -294,7 +295,9 @@ def import_kernel(kernel: ir.Model, workspace: Path, goal: Any, read: Callable[[
         with warnings.catch_warnings(action="ignore"), goal:
             return (read or import_onnx)(proto)
     except Exception as error:
-        told = with_names(one_line(error), [str(node.name) for node in kernel.graph])
+        told = with_names(
+            one_line(error), {place: str(node.name) for place, node in zip(places, kernel.graph, strict=True)}
+        )
         raise Unsupported(f"tvm cannot import the kernel: {told}") from error
 
 

@@ -59,7 +59,7 @@ def use_narrow_weights(kernel: onnx_ir.Model, bits: int) -> None:
         parts = zip(("integers", "scales"), in_blocks(node, bits), strict=True)
         constants = [register_constant(graph, f"{node.name}.{part}", array) for part, array in parts]
         given, told = [node.inputs[0], *constants, *node.inputs[2:]], [onnx_ir.AttrInt64("bits", bits)]
-        made = onnx_ir.Node("", NARROW_PRODUCT, given, told, name=node.name)
+        made = onnx_ir.Node("", NARROW_PRODUCT, given, told, name=node.name, metadata_props=node.metadata_props)
         onnx_ir.convenience.replace_nodes_and_values(graph, node, [node], [made], node.outputs, made.outputs)
     remove_unused_initializers(graph)
 
