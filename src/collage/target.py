@@ -207,6 +207,10 @@ class Target:
         """The same target with some options set."""
         return replace(self, options=tuple({**dict(self.options), **options}.items()))
 
+    def without_option(self, name: str) -> Target:
+        """The same target without the option ``name``."""
+        return replace(self, options=tuple(option for option in self.options if option[0] != name))
+
     def refines(self, other: Target) -> bool:
         """Return True if this target may run operators that were planned for ``other``.
 

@@ -18,12 +18,13 @@ from collage.compiler.lab import Lab
 from collage.compiler.plans import lower, predicted_s
 from collage.compiler.precision_session import Precision, Verdict
 from collage.compiler.problem import Problem
+from collage.compiler.survey import far_s
 from collage.measure.session import MeasureSession
 from collage.measure.track import checked
-from collage.plan import Plan, identity_of
+from collage.plan import Identity, Plan, identity_of
 from collage.workers.worker import Worker
 
-__all__ = ["is_reduced", "judge_plan", "judged", "keeps_limits", "plan_key", "within_budget"]
+__all__ = ["is_reduced", "judge_key", "judge_plan", "judged", "keeps_limits", "plan_key", "within_budget"]
 
 _STEPS = 8
 """Prices to try. Each costs a search over candidates that are mostly measured, and one run of the plan that it finds."""
@@ -33,10 +34,6 @@ _LOOKED_AT = 2
 _CHECK_S = 300.0
 # A reduced plan of several kernels is not judged if it is expected to take this many times as long as another one.
 _SLOWER = 1.15
-# The same for a single target. Whole models timed alone differ by this factor from their times in a race.
-_FAR = 2.5
-# A single target that is expected to be faster is judged in any case: times alone were up to 14 times those of a race there.
-_SHORT_S = 0.002
 
 
 def within_budget(
@@ -130,7 +127,7 @@ def judged(
         if precision is None or not is_reduced(plan):
             kept.add(plan.name)
             continue
-        limit_s = _SLOWER * best_s if plan.single is None else max(_FAR * best_single_s, _SHORT_S)
+        limit_s = _SLOWER * best_s if plan.single is None else far_s(best_single_s)
         if problem.options.time_decides and expected_s[plan.name] > limit_s:
             continue
         session.say(f"judging {plan.name}")
@@ -149,16 +146,21 @@ def judged(
 
 
 def judge_plan(problem: Problem, session: MeasureSession, precision: Precision, plan: Plan) -> Verdict:
-    """Return how a plan does on judging samples."""
+    """Return how a plan does on judging samples. The number of its threads changes no more than the last digits."""
     try:
         finalist = finalist_of(problem, session, plan, lower(problem, session, plan))
     except ToolchainError as error:
         return Verdict(reason=str(error))
     with Worker(finalist.service, dict(finalist.arguments)) as worker:
-        return precision.verdict(plan_key(plan), worker)
+        return precision.verdict(judge_key(plan), worker)
 
 
-def plan_key(plan: Plan) -> Hashable:
+def judge_key(plan: Plan) -> Hashable:
+    """Return a key that plans share if they run the same nodes in the same kernels, on any number of threads."""
+    return frozenset((part, target.without_option("threads"), bodies) for part, target, bodies in plan_key(plan))
+
+
+def plan_key(plan: Plan) -> frozenset[Identity]:
     """Return a key that plans share if they run the same nodes in the same kernels."""
     return frozenset(map(identity_of, plan.kernels))
 

@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from collage.calibration import touches_unbounded
-from collage.compiler.accuracy_budget import plan_key
+from collage.compiler.accuracy_budget import judge_key
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.precision_sensitivity import FLOATS, is_product
 from collage.compiler.precision_session import Precision, Verdict
@@ -43,7 +43,7 @@ def with_precision(report: Report, survey: Survey, session: MeasureSession, fina
     precision, plan = survey.precision, finals.plan
     if precision is None or plan is None or finals.recipe is None:
         return report
-    verdict = precision.verdicts.get(plan_key(plan))
+    verdict = precision.verdicts.get(judge_key(plan))
     kernels = [
         {
             "name": record.name,

@@ -33,6 +33,7 @@ __all__ = [
     "Reference",
     "Survey",
     "baselines_of",
+    "far_s",
     "share_left",
     "supported_baselines",
     "survey_model",
@@ -48,6 +49,10 @@ _MOST_LEFT = 0.65
 """Shares of a time budget that have to be left when a target of a reduced precision is measured: less for the most promising."""
 _DECISIVE = 0.5
 """Narrow weights are among the most promising where their products take this share of the time."""
+_FAR = 2.5
+"""Whole models timed alone differ by this factor from their times in a race."""
+_SHORT_S = 0.002
+"""Below, times alone were up to 14 times those of a race."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,11 @@ class Survey:
         """The targets of the menu that can be used here, without variants, which take the whole model alone."""
         menu = [target for target in self.problem.menu if target.option(EXEMPT) is None]
         return [target for target in menu if self.baselines[target].availability.available]
+
+    def is_far_behind(self, target: Target) -> bool:
+        """True if a target that takes the whole model alone is clearly slower than the best one."""
+        mine = self.baselines[target].whole.time
+        return mine is not None and mine.median_s > far_s(self.best_single_s)
 
     def is_right(self, whole: Outcome) -> bool:
         """Return True if the whole model on one target keeps the tolerance, or the accuracy budget."""
@@ -227,6 +237,11 @@ def baselines_of(problem: Problem, targets: Sequence[Target], session: MeasureSe
         session.say,
         why_not,
     )
+
+
+def far_s(best_s: float) -> float:
+    """Return the seconds above which a whole model, timed alone, is clearly slower than the best one."""
+    return max(_FAR * best_s, _SHORT_S)
 
 
 def share_left(problem: Problem, target: Target, found: Baselines) -> float:

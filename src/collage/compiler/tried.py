@@ -68,7 +68,7 @@ def record_of_trials(
         targets=tuple(collector.answer(target) for target in lab.survey.baselines),
         stopped_by="not started" if found is None else found.stopped_by,
         min_gain=problem.options.min_gain,
-        notes=() if fusion is None else tuple(fusion.notes),
+        notes=() if fusion is None else tuple(dict.fromkeys(fusion.notes)),
     )
 
 

@@ -37,7 +37,8 @@ _SMALL_S = 0.003
 def with_one_thread(survey: Survey, session: MeasureSession) -> Survey:
     """Return a survey with targets of one thread on the menu, if the model is small.
 
-    Every target that takes the whole model is tried, since times alone do not tell which gains. The race decides.
+    Every exact target that takes the whole model is tried, since times alone do not tell which gains. The race decides. A
+    reduced one, of which there are many, is not tried if it is far behind.
     """
     options, placement = survey.problem.options, survey.problem.placement
     if options.search_threads or placement is not None or (thread_count() or this_machine().physical_cores) < 2:
@@ -98,6 +99,7 @@ def _whole_takers(survey: Survey) -> list[Target]:
         target
         for target, baseline in survey.baselines.items()
         if baseline.whole.time is not None and survey.is_right(baseline.whole)
+        if not (target.is_reduced and survey.is_far_behind(target))
         if target.kind == "llvm" and target.option("threads") is None
         if "threads" in toolchains.for_target(target).options
         if target.with_options(threads="1") not in survey.baselines

@@ -91,6 +91,13 @@ def test_every_target_is_tried_however_slow_its_times_alone_are(one_thread: dict
     assert got.best_single_s == 0.0007
 
 
+def test_a_reduced_target_that_is_far_behind_is_not_tried(one_thread: dict[Target, float]) -> None:
+    near, far = (target.with_options(precision="int8") for target in (SLOW, FAR))
+    one_thread |= {FAST: 0.0019, near: 0.0007}
+    got = result(surveyed({FAST: 0.001, near: 0.0019, far: 0.0026}))
+    assert got.problem.menu == (FAST, near, far, on_one(FAST), on_one(near))
+
+
 def test_a_variant_that_is_on_the_menu_is_not_tried_again(one_thread: dict[Target, float]) -> None:
     survey = surveyed({FAST: 0.001, FAST.with_options(threads="1"): 0.001})
     assert result(survey) is survey
