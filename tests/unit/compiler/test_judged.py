@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from collage.compiler import accuracy_budget
-from collage.compiler.accuracy_budget import judged
+from collage.compiler.accuracy_budget import judge_key, judged
 from collage.compiler.precision_session import Precision, Verdict
 from collage.compiler.problem import with_reduced_precision
 from collage.options import CompileOptions
@@ -22,7 +22,9 @@ EXACT, ROUGH, BYTES = (
 
 
 def plan(name: str, *targets: Target) -> Plan:
-    kernels: Any = tuple(SimpleNamespace(sub_graph=(name, i), target=target) for i, target in enumerate(targets))
+    kernels: Any = tuple(
+        SimpleNamespace(sub_graph=(name, i), target=target, bodies=()) for i, target in enumerate(targets)
+    )
     return Plan(name, kernels, targets[0] if len(targets) == 1 else None)
 
 
@@ -56,6 +58,11 @@ def test_a_single_is_judged_although_a_mix_is_predicted_to_be_faster(asked: list
     found = kept({"exact": 3.0, "rough": 2.0, "mix": 1.0, "slow mix": 1.9}, EXACT_ONE, ROUGH_ONE, MIX, SLOW_MIX)
     assert found == ["exact", "rough", "mix"]
     assert asked == ["mix", "rough"]
+
+
+def test_threads_make_no_other_plan_to_judge() -> None:
+    one, all_threads = (plan("rough", target) for target in (ROUGH.with_options(threads="1"), ROUGH))
+    assert judge_key(one) == judge_key(all_threads) != judge_key(BYTES_ONE)
 
 
 def test_a_refused_single_leaves_room_for_slower_ones(asked: list[str]) -> None:
