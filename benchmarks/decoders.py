@@ -13,7 +13,8 @@ of another environment)::
         --ratio 1.0 FOLDER
     python -m onnxruntime_genai.models.builder -m NAME -i MODEL -o FOLDER -p int4 -e cpu --extra_options int4_accuracy_level=4
 
-The ONNX file takes ``input_ids`` and ``past_key_values``, and returns ``logits`` and ``present``. Each engine runs in a process
+The ONNX file takes ``input_ids`` and ``past_key_values``, a mask and positions if it has them, and returns ``logits`` and
+``present``. Each engine runs in a process
 of its own, with all of the machine, in turns. Prompts differ from run to run, since OpenVINO keeps its results of a prompt.
 """
 
@@ -57,7 +58,9 @@ def on_collage(path: str, target: str) -> list[Times]:
     from collage.testing import executable_of
 
     exe = executable_of(read_model(Path(path)), target)
-    ports = {port.name: port for port in exe.inputs if port.name != "input_ids"}
+    ports = {port.name: port for port in exe.inputs if port.name.startswith("past")}
+    others = {port.name for port in exe.inputs} - ports.keys()
+    cached = next(iter(ports))
     found = []
     for run in range(RUNS):
         feeds = {
@@ -69,7 +72,10 @@ def on_collage(path: str, target: str) -> list[Times]:
         feeds["input_ids"] = prompt(run)
 
         def step(feeds: dict[str, Any] = feeds) -> None:
-            made = exe.run(feeds)
+            new, past = feeds["input_ids"].shape[1], feeds[cached].shape[2]
+            lengths = {"attention_mask": np.ones((1, past + new), np.int64)}
+            lengths["position_ids"] = np.arange(past, past + new, dtype=np.int64)[None]
+            made = exe.run({**feeds, **{name: value for name, value in lengths.items() if name in others}})
             feeds.update({name: made[name.replace("past_key_values", "present")] for name in ports})
             logits = np.asarray(made["logits"])
             feeds["input_ids"] = np.array([[int(logits.reshape(-1, logits.shape[-1])[-1].argmax())]])

@@ -128,9 +128,20 @@ def pipeline(
             *([] if weights is None else [lifting_weights(weights)]),
             *cpu_generic.pipeline.dataflow_lower_passes(target),
             noting_lent_outputs(lent),
-            *cpu_generic.finalize_passes(target),
+            *_finalize_passes(target),
         ]
     )
+
+
+def _finalize_passes(target: Any) -> list[Any]:
+    """Return TVM's last passes, and one that shares tensors as soon as their memory is planned."""
+    from tvm.relax.backend import cpu_generic
+
+    from collage.toolchains.tvm.shared_tensors import sharing_tensors
+
+    passes = list(cpu_generic.finalize_passes(target))
+    released = next(place for place, each in enumerate(passes) if each.info.name == "KillAfterLastUse")
+    return [*passes[:released], sharing_tensors(), *passes[released:]]
 
 
 def loops_pipeline() -> str:
