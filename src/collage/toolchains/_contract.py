@@ -488,5 +488,8 @@ class Profiler(Protocol):
 
         A step is named by the places, in the kernel's model, of the nodes that it computes. The first is the one whose time it
         is taken for, such as a convolution. The others, such as its activation, take no time of their own beside it.
+
+        What is compiled may hold checks of indices, and what a precision adds. The place that each node has in the kernel is
+        what ``collage.toolchains.sdk.profiler_names.places_of`` returns.
         """
         ...
