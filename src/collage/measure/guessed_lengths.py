@@ -20,6 +20,10 @@ __all__ = ["capture_at_some_lengths", "lengths_of_weights", "other_guesses"]
 
 _GUESSES = (256, 80, 512, 1024, 128, 64, 40, 16, 257, 4096, 16000, 32, 2)
 """Windows of samples and counts of tokens. 80, 128, 64 and 40 are usual bands of speech, 257 are those of 512 samples."""
+_HEIGHTS = (48, 32, 64)
+"""Readers of lines of text take pictures of one height, and of any width."""
+_PICTURE = 4
+"""Axes of pictures."""
 _MOST_GUESSING_S = 20.0
 _MATRIX = 2
 _SAME_AXES = frozenset(("Cast", "Identity", "Relu", "Sigmoid", "Tanh", "Clip", "Abs", "Neg", "Dropout"))
@@ -60,7 +64,7 @@ def capture_at_some_lengths(
 
 
 def other_guesses(model: ir.Model, dims: Collection[str], given: Collection[str]) -> Iterator[dict[str, int]]:
-    """Yield lengths of free dimensions to try: those that weights demand, then lengths for one dimension and for all.
+    """Yield lengths of free dimensions to try: those that weights demand, heights, then lengths for one dimension and for all.
 
     Others stay as they are or, if their names tell nothing, are 1. Batches stay as they are.
 
@@ -79,6 +83,13 @@ def other_guesses(model: ir.Model, dims: Collection[str], given: Collection[str]
     demanded = {name: length for name, length in lengths_of_weights(model).items() if name in usual}
     if demanded:
         yield demanded
+    heights = {
+        dimension_name(spec.name, 2, spec.shape[2])
+        for spec in describe_inputs(model)
+        if spec.shape and len(spec.shape) == _PICTURE
+    }
+    for length in _HEIGHTS:
+        yield from ({**demanded, name: length} for name in names if name in heights and name not in demanded)
     small = {name: 1 for name in names if not has_telling_name(name)} | demanded
     if small != {name: usual[name] for name in small} and small != demanded:
         yield small
