@@ -14,8 +14,8 @@ of another environment)::
     python -m onnxruntime_genai.models.builder -m NAME -i MODEL -o FOLDER -p int4 -e cpu --extra_options int4_accuracy_level=4
 
 The ONNX file takes ``input_ids`` and ``past_key_values``, a mask and positions if it has them, and returns ``logits`` and
-``present``. Each engine runs in a process
-of its own, with all of the machine, in turns. Prompts differ from run to run, since OpenVINO keeps its results of a prompt.
+``present``. Each engine runs in a process of its own, with all of the machine, in turns. Prompts differ from run to run, since
+OpenVINO keeps its results of a prompt.
 """
 
 from __future__ import annotations

@@ -130,8 +130,6 @@ def judged(
         limit_s = _SLOWER * best_s if plan.single is None else far_s(best_single_s)
         if problem.options.time_decides and expected_s[plan.name] > limit_s:
             continue
-        if judge_key(plan) not in precision.verdicts:
-            session.say(f"judging {plan.name}")
         reason = judge_plan(problem, session, precision, plan).reason
         if reason is None:
             kept.add(plan.name)
@@ -150,6 +148,7 @@ def judge_plan(problem: Problem, session: MeasureSession, precision: Precision, 
     """Return how a plan does on judging samples. The number of its threads changes no more than the last digits."""
     if (known := precision.verdicts.get(judge_key(plan))) is not None:
         return known
+    session.say(f"judging {plan.name}")
     try:
         finalist = finalist_of(problem, session, plan, lower(problem, session, plan))
     except ToolchainError as error:

@@ -166,7 +166,8 @@ def _representative(specs: Iterable[TensorSpec], given: Mapping[str, int], past:
                 places.setdefault(dim, _by_place(spec.shape or (), axis))
     written = places.keys()
     expressions = [dim for dim in sorted(written) if dim not in given and symbols_of(dim) != (dim,)]
-    chosen = {name: _chosen(name, places.get(name, 1)) for dim in written for name in symbols_of(dim)}
+    names = [name for dim in written for name in symbols_of(dim)]
+    chosen = {name: _SEQUENCE if name in past else _chosen(name, places.get(name, 1)) for name in names}
     chosen |= _of_decoder(chosen, given, specs, past)
     lengths = chosen | dict(given)
     for symbol, length in [
@@ -202,15 +203,12 @@ def _of_decoder(
     if not past:
         return {}
     others = [name for name in chosen if name not in past and not _ENCODED.search(name)]
-    masked = {shape[-1] for spec in specs if (shape := spec.shape) and grown and "mask" in spec.name} - {
-        *grown.values()
-    }
+    added = set(grown.values())
+    masked = {spec.shape[-1] for spec in specs if added and spec.shape and "mask" in spec.name.lower()} - added
     totals = [name for name in others if _TOTAL.search(name) or name in masked]
-    is_new = {name for name in others if _NEW.search(name)}.union(grown.values())
-    new = {name: 1 for name in others if name in is_new and name not in totals}
-    usual = dict.fromkeys(past, _SEQUENCE)
-    lengths = {**chosen, **usual, **new, **given}
-    return {**usual, **new, **dict.fromkeys(totals, lengths[past[0]] + next((lengths[name] for name in new), 1))}
+    new = {name: 1 for name in others if name not in totals and (_NEW.search(name) or name in added)}
+    lengths = {**chosen, **new, **given}
+    return new | dict.fromkeys(totals, lengths[past[0]] + next((lengths[name] for name in new), 1))
 
 
 def _fits(dim: str, lengths: Mapping[str, int]) -> bool:

@@ -24,6 +24,8 @@ _HEIGHTS = (48, 32, 64)
 """Readers of lines of text take pictures of one height, and of any width."""
 _PICTURE = 4
 """Axes of pictures."""
+_COLOURS = (1, 3)
+"""Channels of pictures. A cache of a decoder has as many axes, and more heads."""
 _MOST_GUESSING_S = 20.0
 _MATRIX = 2
 _SAME_AXES = frozenset(("Cast", "Identity", "Relu", "Sigmoid", "Tanh", "Clip", "Abs", "Neg", "Dropout"))
@@ -86,7 +88,7 @@ def other_guesses(model: ir.Model, dims: Collection[str], given: Collection[str]
     heights = {
         dimension_name(spec.name, 2, spec.shape[2])
         for spec in describe_inputs(model)
-        if spec.shape and len(spec.shape) == _PICTURE
+        if spec.shape and len(spec.shape) == _PICTURE and spec.shape[1] in _COLOURS
     }
     for length in _HEIGHTS:
         yield from ({**demanded, name: length} for name in names if name in heights and name not in demanded)

@@ -64,6 +64,8 @@ def test_few_dimensions_are_tried_before_all_of_them() -> None:
 def test_pictures_of_lines_of_text_are_tried_at_their_usual_heights_first() -> None:
     guesses = list(other_guesses(nameless(x=[None, 3, None, "w"], mask=["n", "w"]), (), ()))
     assert guesses[:4] == [{"x[2]": 48}, {"x[2]": 32}, {"x[2]": 64}, {"x[2]": 1}]
+    cache = list(other_guesses(nameless(past=["n", 8, None, 64]), (), ()))
+    assert cache[0] == {"past[2]": 1}
 
 
 @pytest.mark.parametrize(
