@@ -145,16 +145,17 @@ def judged(
 
 
 def judge_plan(problem: Problem, session: MeasureSession, precision: Precision, plan: Plan) -> Verdict:
-    """Return how a plan does on judging samples. The number of its threads changes no more than the last digits."""
-    if (known := precision.verdicts.get(judge_key(plan))) is not None:
-        return known
-    session.say(f"judging {plan.name}")
-    try:
-        finalist = finalist_of(problem, session, plan, lower(problem, session, plan))
-    except ToolchainError as error:
-        return Verdict(reason=str(error))
-    with Worker(finalist.service, dict(finalist.arguments)) as worker:
-        return precision.verdict(judge_key(plan), worker)
+    """Return how a plan does on judging samples: plans that differ in threads alone are looked at once."""
+    key = judge_key(plan)
+    if key not in precision.verdicts:
+        session.say(f"judging {plan.name}")
+        try:
+            finalist = finalist_of(problem, session, plan, lower(problem, session, plan))
+            with Worker(finalist.service, dict(finalist.arguments)) as worker:
+                precision.verdicts[key] = precision.verdict_of(worker)
+        except ToolchainError as error:
+            precision.verdicts[key] = Verdict(reason=str(error))
+    return precision.verdicts[key]
 
 
 def judge_key(plan: Plan) -> Hashable:

@@ -174,20 +174,6 @@ class Precision:
                 )
         return None
 
-    def verdict(self, key: Hashable, worker: Worker) -> Verdict:
-        """Return how a plan does on judging samples; each is looked at once.
-
-        Args:
-            key: Equal for equal plans.
-            worker: A process of the plan, which need not have been started.
-        """
-        if key not in self.verdicts:
-            try:
-                self.verdicts[key] = self.verdict_of(worker)
-            except ToolchainError as error:
-                self.verdicts[key] = Verdict(reason=str(error))
-        return self.verdicts[key]
-
     def verdict_of(self, worker: Worker, *, chooses: bool = False) -> Verdict:
         """Return the scores of the executable in a worker on judging samples, or on choosing ones.
 
