@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,13 +19,15 @@ from collage.toolchains.sdk.aligned_memory import aligned_bytes, size_bytes
 if TYPE_CHECKING:
     from collage.toolchains._contract import Compiled, Kernel, Tensor
 
-__all__ = ["INDEX_CHECKS", "IndexCheck", "Length", "checked_kernel", "unchecked"]
+__all__ = ["INDEX_CHECKS", "IndexCheck", "Length", "Reading", "SumCheck", "checked_kernel", "unchecked"]
 
 INDEX_CHECKS = "index_checks"
 """Entry of a kernel's metadata: the checks of its indices, and the outputs that only they read."""
 
 Length = int | tuple[int, int]
 """A length: a number, or that of a value on an axis. An output that only checks read holds lengths instead of having them."""
+
+Reading = Literal["elements", "sums", "length"]
 
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 """Types in which a negative number is larger than any length."""
@@ -65,6 +67,31 @@ class IndexCheck:
         ]
 
 
+@dataclass(frozen=True)
+class SumCheck:
+    """Numbers that must all be a sum of lengths: a toolchain's form of an operator is right for no others.
+
+    Attributes:
+        operator: The operator, for people.
+        value: A tensor, named by position like those of an ``IndexCheck``.
+        reading: The numbers: its elements, their sums along an axis, or its length on that axis.
+        lengths: The lengths.
+        offset: A number that is added to their sum.
+        axis: The axis.
+    """
+
+    operator: str
+    value: int
+    reading: Reading
+    lengths: tuple[Length, ...]
+    offset: int
+    axis: int = 0
+
+    def reads(self) -> Iterable[int]:
+        """Return the positions of the values that it reads."""
+        return [self.value, *(n[0] for n in self.lengths if isinstance(n, tuple))]
+
+
 def unchecked(compiled: Compiled) -> Compiled:
     """Return the record of a kernel as its toolchain made it: with the outputs that only checks read."""
     content = compiled.metadata.get(INDEX_CHECKS)
@@ -83,7 +110,8 @@ def checked_kernel(kernel: Kernel, compiled: Compiled) -> Kernel:
     content = compiled.metadata.get(INDEX_CHECKS)
     if not content:
         return kernel
-    checks: list[IndexCheck] = [from_json(IndexCheck, each) for each in content["checks"]]
+    checks: list[IndexCheck | SumCheck] = [from_json(IndexCheck, each) for each in content["checks"]]
+    checks += [from_json(SumCheck, each) for each in content.get("sums", ())]
     kind = _CheckedDeviceKernel if isinstance(kernel, DeviceKernel) else _CheckedKernel
     return kind(kernel, compiled, checks, len(content["outputs"]))
 
@@ -94,7 +122,7 @@ class _CheckedKernel:
     The latter are kept in range where they are used. Their values as computed are outputs that only the check reads.
     """
 
-    def __init__(self, kernel: Any, compiled: Compiled, checks: Sequence[IndexCheck], extra: int) -> None:
+    def __init__(self, kernel: Any, compiled: Compiled, checks: Sequence[IndexCheck | SumCheck], extra: int) -> None:
         count = len(compiled.inputs)
         names = [*map(repr, compiled.inputs), *["an index computed in the model"] * extra]
         given = [check for check in checks if all(position < count for position in check.reads())]
@@ -146,7 +174,7 @@ class _CheckedDeviceKernel(_CheckedKernel):
 
     capturable = False
 
-    def __init__(self, kernel: Any, compiled: Compiled, checks: Sequence[IndexCheck], extra: int) -> None:
+    def __init__(self, kernel: Any, compiled: Compiled, checks: Sequence[IndexCheck | SumCheck], extra: int) -> None:
         super().__init__(kernel, compiled, checks, extra)
         self.device = kernel.device
         self._read = {position for check in checks for position in check.reads()}
@@ -163,8 +191,8 @@ class _CheckedDeviceKernel(_CheckedKernel):
         return self._wanted(given, [*made[: len(made) - self._extra], *extra])
 
 
-def _check(check: IndexCheck, names: Sequence[str], inputs: int) -> _Check:
-    """Return the function of a check: one look at all indices together where their length is a number."""
+def _check(check: IndexCheck | SumCheck, names: Sequence[str], inputs: int) -> _Check:
+    """Return the function of a check."""
 
     def lengths(values: Sequence[Tensor]) -> list[int]:
         sizes = []
@@ -176,6 +204,30 @@ def _check(check: IndexCheck, names: Sequence[str], inputs: int) -> _Check:
                 sizes.append(int(value.shape[n[1]] if n[0] < inputs else value[n[1]]))
         return sizes
 
+    return _sum_check(check, lengths) if isinstance(check, SumCheck) else _index_check(check, names, lengths)
+
+
+def _sum_check(check: SumCheck, lengths: Callable[[Sequence[Tensor]], Sequence[int]]) -> _Check:
+    def exactly(values: Sequence[Tensor]) -> None:
+        x, expected = values[check.value], sum(lengths(values)) + check.offset
+        if check.reading == "length":
+            x = np.array(x.shape[check.axis])
+        elif check.reading == "sums":
+            x = x.sum(axis=check.axis, dtype=np.int64)
+        if not (x == expected).all():
+            # The host, which takes the kernel over, computes it.
+            raise Unsupported(
+                f"{check.operator} is compiled for sequences without padding that all fill the cache: "
+                f"{expected} is expected, and {x.reshape(-1)[:4].tolist()} is given"
+            )
+
+    return exactly
+
+
+def _index_check(
+    check: IndexCheck, names: Sequence[str], lengths: Callable[[Sequence[Tensor]], Sequence[int]]
+) -> _Check:
+    """Return the function of a check: one look at all indices together where their length is a number."""
     shift = f" {'+' if check.offset > 0 else '-'} {abs(check.offset)}" if check.offset else ""
 
     def exactly(values: Sequence[Tensor]) -> None:

@@ -19,12 +19,11 @@ import onnx_ir as ir
 
 from collage._errors import Unsupported
 from collage.graph import NameSupply, copy_model
-from collage.toolchains._checked_kernel import IndexCheck, Length
+from collage.toolchains._checked_kernel import IndexCheck, Length, SumCheck
 from collage.toolchains._index_uses import Axis, Use, bounds_of, constant_of, range_of, ranges_of, shown, uses_of
 from collage.toolchains.sdk.model_files import elem_type, values_of
 
-__all__ = ["with_index_checks"]
-
+__all__ = ["CheckedModel", "Writer", "with_index_checks"]
 
 _MOVES = frozenset({"Expand", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators that leave the elements of their first operand as they are."""
@@ -39,31 +38,34 @@ class CheckedModel(NamedTuple):
     """A kernel as its toolchain is given it.
 
     Attributes:
-        model: The kernel, with checked indices as outputs where it computes some.
-        checks: The checks.
+        model: The kernel, with checked values as outputs where it computes some.
+        checks: The checks of indices.
+        sums: The checks of values that must be sums of lengths.
         outputs: Names of the outputs that only checks read.
-        added: Positions of the operators that were added.
+        added: Positions of the operators that were added for indices.
     """
 
     model: ir.Model
-    checks: Sequence[IndexCheck]
-    outputs: Sequence[str]
-    added: Sequence[int]
+    checks: Sequence[IndexCheck] = ()
+    sums: Sequence[SumCheck] = ()
+    outputs: Sequence[str] = ()
+    added: Sequence[int] = ()
 
 
-def with_index_checks(kernel: ir.Model, checks_sizes_of: Collection[str] = ()) -> CheckedModel:
+def with_index_checks(before: CheckedModel, checks_sizes_of: Collection[str] = ()) -> CheckedModel:
     """Return a kernel whose indices can be checked when it runs.
 
     Args:
-        kernel: The kernel.
+        before: The kernel, maybe with checks of sums.
         checks_sizes_of: Operators whose sizes, and lengths of indices, the toolchain itself checks.
 
     Raises:
         Unsupported: An index that is computed in the kernel cannot be checked.
     """
+    kernel = before.model
     uses, ranges = uses_of(kernel.graph, checks_sizes_of), ranges_of(kernel.graph)
     if not uses and not ranges:
-        return CheckedModel(kernel, (), (), ())
+        return before
     made = [*ranges, *(use.node for use in uses if not _is_given(kernel.graph, use))]
     if made:
         # Max and Min of integers, which keep indices in range.
@@ -71,13 +73,13 @@ def with_index_checks(kernel: ir.Model, checks_sizes_of: Collection[str] = ()) -
             raise Unsupported(f"the indices of {shown(made[0])} cannot be checked before operator set 12")
         kernel = copy_model(kernel)
         uses, ranges = uses_of(kernel.graph, checks_sizes_of), ranges_of(kernel.graph)
-    before = set(kernel.graph)
-    writer = _Writer(kernel.graph)
+    nodes = set(kernel.graph)
+    writer = Writer(kernel.graph, before.outputs)
     checks = [writer.check(use) for use in uses]
     for node in ranges:
         writer.end_at_start(node)
-    added = [i for i, node in enumerate(kernel.graph) if node not in before]
-    return CheckedModel(kernel, tuple(dict.fromkeys(checks)), writer.outputs, added)
+    added = [i for i, node in enumerate(kernel.graph) if node not in nodes]
+    return CheckedModel(kernel, tuple(dict.fromkeys(checks)), before.sums, writer.outputs, added)
 
 
 def _is_given(graph: ir.Graph, use: Use) -> bool:
@@ -163,15 +165,19 @@ def _bits(value: ir.Value) -> int:
     return 0 if dtype is None else int(dtype.bitwidth)
 
 
-class _Writer:
+class Writer:
     """Adds to a graph what its checks read.
+
+    Args:
+        graph: The graph.
+        outputs: Names of the outputs that only earlier checks read.
 
     Attributes:
         outputs: Names of the outputs that only checks read.
     """
 
-    def __init__(self, graph: ir.Graph) -> None:
-        self.outputs: list[str] = []
+    def __init__(self, graph: ir.Graph, outputs: Sequence[str] = ()) -> None:
+        self.outputs = [*outputs]
         self._graph = graph
         self._names = NameSupply("collage", [str(value.name) for value in values_of(graph)])
         self._inputs = {value: position for position, value in enumerate(graph.inputs)}
@@ -196,8 +202,8 @@ class _Writer:
         elif source is not None:
             index = self._inputs[source.value]
         else:
-            index = self._output(_before_repeats(use)[0])
-        lengths = tuple(map(self._length, use.lengths))
+            index = self.output(_before_repeats(use)[0])
+        lengths = tuple(map(self.length, use.lengths))
         if not is_given:
             use.node.replace_input_with(use.place, self._within(use))
         # The library and ONNX Runtime may wrap in other ways, so what a cast wraps is left to the host.
@@ -217,15 +223,18 @@ class _Writer:
         node.graph.insert_before(node, producer)
         node.replace_input_with(1, bounded)
 
-    def _length(self, length: int | Axis) -> Length:
+    def length(self, length: int | Axis) -> Length:
+        """Return a length as a check reads it."""
         if isinstance(length, int):
             return length
         if length.tensor in self._inputs:
             return self._inputs[length.tensor], length.axis
-        return self._output(self._shape(length.tensor)), length.axis
+        return self.output(self._shape(length.tensor)), length.axis
 
-    def _output(self, value: ir.Value) -> int:
+    def output(self, value: ir.Value) -> int:
+        """Return the position of an output that holds a value, which only checks read."""
         if value not in self._values:
+            position = len(self._inputs) + len(self.outputs)
             output = value
             # Under another name, since it may be an output itself.
             if value not in self._shapes.values():
@@ -235,7 +244,7 @@ class _Writer:
                 assert producer is not None
                 self._graph.insert_after(producer, node)
             self._graph.outputs.append(output)
-            self._values[value] = len(self._inputs) + len(self.outputs)
+            self._values[value] = position
             self.outputs.append(str(output.name))
         return self._values[value]
 

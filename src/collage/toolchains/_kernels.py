@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from collage.target import Target
     from collage.toolchains._contract import Kernel, LoadOptions, Tensor, Toolchain
+    from collage.toolchains._index_checks import CheckedModel
 
 __all__ = ["check_import_for", "compile_for", "kernel_for", "load_for", "profile_for", "support_for", "written_out"]
 
@@ -35,28 +36,51 @@ def compile_for(toolchain: Toolchain, kernel: ir.Model, target: Target, workspac
     """
     note_places(kernel)
     if not _reads_contributed(toolchain):
-        return _compile(toolchain, written_out(kernel), target, workspace)
+        return _compile(toolchain, _checked(toolchain, target, kernel, True), target, workspace)
     try:
-        return _compile(toolchain, kernel, target, workspace)
+        return _compile(toolchain, _checked(toolchain, target, kernel, False), target, workspace)
     except Unsupported:
-        standard = written_out(kernel)
-        if standard is kernel:
+        if not _has_contrib_ops(kernel):
             raise
-        return _compile(toolchain, standard, target, workspace)
+        return _compile(toolchain, _checked(toolchain, target, kernel, True), target, workspace)
 
 
-def _compile(toolchain: Toolchain, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-    if _checks_indices(toolchain, target):
-        return toolchain.compile(kernel, target, workspace)
+def _checked(toolchain: Toolchain, target: Target, kernel: ir.Model, is_written_out: bool) -> CheckedModel:
+    """Return a kernel as a toolchain is given it: in ONNX's own operators or as it stands, with what its checks read.
+
+    Raises:
+        Unsupported: It holds what cannot be checked.
+    """
     # Late: it imports onnx_ir, which loading a kernel does not need.
-    from collage.toolchains._index_checks import with_index_checks
+    from collage.toolchains._index_checks import CheckedModel, with_index_checks
     from collage.toolchains._repeated_indices import with_indices_of_rows
+    from collage.toolchains._sum_checks import with_sum_checks
 
-    checked = with_index_checks(with_indices_of_rows(kernel), _checks_sizes_of(toolchain))
+    checked = CheckedModel(kernel)
+    if is_written_out and _has_contrib_ops(kernel):
+        checked = with_sum_checks(kernel)
+        checked = checked._replace(model=written_out(checked.model))
+    if _checks_indices(toolchain, target):
+        return checked
+    rows = with_indices_of_rows(checked.model)
+    return with_index_checks(checked._replace(model=rows), _checks_sizes_of(toolchain))
+
+
+def _has_contrib_ops(kernel: ir.Model) -> bool:
+    from collage.frontend import has_contrib_ops
+
+    return has_contrib_ops(kernel)
+
+
+def _compile(toolchain: Toolchain, checked: CheckedModel, target: Target, workspace: Path) -> Compiled:
     compiled = toolchain.compile(checked.model, target, workspace)
-    if not checked.checks:
+    if not checked.checks and not checked.sums:
         return compiled
-    entry = {"checks": [to_json(check) for check in checked.checks], "outputs": list(checked.outputs)}
+    entry = {
+        "checks": [to_json(check) for check in checked.checks],
+        "sums": [to_json(check) for check in checked.sums],
+        "outputs": list(checked.outputs),
+    }
     metadata: dict[str, Any] = {**compiled.metadata, INDEX_CHECKS: entry}
     if IN_FLOATS in metadata:
         metadata[IN_FLOATS] = [i - bisect_left(checked.added, i) for i in metadata[IN_FLOATS]]
@@ -75,10 +99,9 @@ def check_import_for(toolchain: Toolchain, kernel: ir.Model, target: Target, wor
     try:
         toolchain.check_import(kernel_for(toolchain, kernel, target), target, workspace)
     except Unsupported:
-        standard = written_out(kernel)
-        if standard is kernel or not _reads_contributed(toolchain):
+        if not _reads_contributed(toolchain) or not _has_contrib_ops(kernel):
             raise
-        toolchain.check_import(kernel_for(toolchain, standard, target), target, workspace)
+        toolchain.check_import(_checked(toolchain, target, kernel, True).model, target, workspace)
 
 
 def load_for(toolchain: Toolchain, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
@@ -95,13 +118,7 @@ def profile_for(
 
 def kernel_for(toolchain: Toolchain, kernel: ir.Model, target: Target) -> ir.Model:
     """Return a kernel as a toolchain reads it."""
-    standard = kernel if _reads_contributed(toolchain) else written_out(kernel)
-    if _checks_indices(toolchain, target):
-        return standard
-    from collage.toolchains._index_checks import with_index_checks
-    from collage.toolchains._repeated_indices import with_indices_of_rows
-
-    return with_index_checks(with_indices_of_rows(standard), _checks_sizes_of(toolchain)).model
+    return _checked(toolchain, target, kernel, not _reads_contributed(toolchain)).model
 
 
 def support_for(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:
@@ -110,18 +127,23 @@ def support_for(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:
         node.domain == "collage"
     ):  # The domain of kernels, see ``graph.KERNEL_DOMAIN``, which loading a kernel does not need.
         return Support(False, "it is a kernel that was made earlier")
+    support = _support(toolchain, node, target)
+    if support.ok:
+        return support
+    from collage.transform import in_standard_operators
+
+    inner = [_support(toolchain, each, target) for each in in_standard_operators(node)]
+    return next((each for each in inner if not each.ok), Support(True)) if inner else support
+
+
+def _support(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:
+    """Return if a toolchain takes an operator as it stands."""
     if not _checks_indices(toolchain, target):
         from collage.toolchains._index_uses import refusal
 
         if (reason := refusal(node, _checks_sizes_of(toolchain))) is not None:
             return Support(False, reason)
-    support = toolchain.supports(node, target)
-    if support.ok:
-        return support
-    from collage.transform import in_standard_operators
-
-    inner = [toolchain.supports(each, target) for each in in_standard_operators(node)]
-    return next((each for each in inner if not each.ok), Support(True)) if inner else support
+    return toolchain.supports(node, target)
 
 
 def _reads_contributed(toolchain: Toolchain) -> bool:
@@ -137,12 +159,13 @@ def _checks_sizes_of(toolchain: Toolchain) -> Collection[str]:
 
 
 def written_out(kernel: ir.Model) -> ir.Model:
-    """Return a kernel in ONNX's own operators, as far as they can express it; the kernel itself if it has no others."""
-    from collage.frontend import has_contrib_ops
+    """Return a kernel in ONNX's own operators, as far as they can express it; the kernel itself if it has no others.
 
-    if not has_contrib_ops(kernel):
+    What they assume of values is for the caller to check, see ``with_sum_checks``.
+    """
+    if not _has_contrib_ops(kernel):
         return kernel
     from collage.transform import ExpandContributed, InferType, PassContext, Sequential
 
     with PassContext(opt_level=0):
-        return Sequential([ExpandContributed(), InferType()])(kernel)
+        return Sequential([ExpandContributed(assuming=True), InferType()])(kernel)

@@ -28,12 +28,16 @@ class ExpandContributed(ModulePass):
 
     The default preparation does not: ONNX Runtime would not join all of them again. It is for toolchains that read none.
     Nodes of forms that are not written out, or of which a needed length is not known, stay.
+
+    Args:
+        assuming: Write out operators whose standard form is right under assumptions alone, too, which the caller has to check.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, assuming: bool = False) -> None:
         super().__init__(
             PassInfo("ExpandContributed", opt_level=0, required=("InferType",), invalidates=("InferType",))
         )
+        self._assuming = assuming
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
         """Expand in place."""
@@ -49,15 +53,15 @@ class ExpandContributed(ModulePass):
                 operators = ((node.op_type, len(node.outputs)) for node in model.graph.all_nodes())
                 version = model.opset_imports[""] = opset_to_write_in(version, operators)
                 for graph, node in found:
-                    _expand(graph, node, version)
+                    _expand(graph, node, version, self._assuming)
                 lift_constants(model)
                 remove_unused(model)
                 name_everything(model)
         return model
 
 
-def _expand(graph: ir.Graph, node: ir.Node, version: int) -> None:
-    made = _written_out(node, {value: value for value in node.inputs if value is not None}, version)
+def _expand(graph: ir.Graph, node: ir.Node, version: int, assuming: bool) -> None:
+    made = _written_out(node, {value: value for value in node.inputs if value is not None}, version, assuming)
     if not made:
         return
     known = {str(value.name): value for each in made for value in each.outputs}
@@ -80,7 +84,7 @@ def in_standard_operators(node: ir.Node) -> Sequence[ir.Node]:
         for value in node.inputs
         if value is not None
     }
-    made = _written_out(node, given, version)
+    made = _written_out(node, given, version, True)
     for constant in (each for each in made if each.op_type == "Constant"):
         tensor = ir.convenience.get_const_tensor(constant.outputs[0])
         if tensor is not None:
@@ -93,13 +97,13 @@ def _handle(value: ir.Value) -> ir.TensorProtocol | None:
     return None if value.const_value is None else tensor_handle(value.const_value)
 
 
-def _written_out(node: ir.Node, given: Mapping[ir.Value, ir.Value], version: int) -> Sequence[ir.Node]:
+def _written_out(node: ir.Node, given: Mapping[ir.Value, ir.Value], version: int, assuming: bool) -> Sequence[ir.Node]:
     if any(bodies(node)):
         return ()  # No operator with bodies is written out, and serialising one names the tensors in it.
     known = {str(value.name): value for value in given.values()}
     wanted = ir.to_proto(node)
     wanted.output[:] = [str(value.name) if _is_wanted(value) else "" for value in node.outputs]
-    protos = standard_form(wanted, version, lambda name: _facts(known[name]))
+    protos = standard_form(wanted, version, lambda name: _facts(known[name]), assuming=assuming)
     made: list[ir.Node] = []
     for proto in protos or ():
         each = ir.node(

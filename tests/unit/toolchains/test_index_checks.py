@@ -14,7 +14,7 @@ from collage._errors import InputError, Unsupported
 from collage.frontend import read_model
 from collage.graph import FROM_LENGTHS, DataflowGraph, IndexSet, SubGraph, extract, structural_hash
 from collage.testing._explicit_plan import executable_of
-from collage.toolchains._index_checks import with_index_checks
+from collage.toolchains._index_checks import CheckedModel, with_index_checks
 from collage.toolchains._index_uses import refusal
 from collage.toolchains.openvino.toolchain import OpenVinoToolchain
 from collage.transform import prepare
@@ -52,12 +52,12 @@ def _last_kernel(model: ir.Model) -> ir.Model:
 def test_a_kernel_is_given_sizes_that_follow_from_lengths(tmp_path: Path) -> None:
     kernel = _last_kernel(prepare(read_model(_expanded("x"))))
     ir.save(kernel, tmp_path / "kernel.onnx")
-    with_index_checks(ir.load(tmp_path / "kernel.onnx"))
+    with_index_checks(CheckedModel(ir.load(tmp_path / "kernel.onnx")))
     unnoted = kernel.clone()
     for value in unnoted.graph.inputs:
         value.metadata_props.clear()
     with pytest.raises(Unsupported, match="Expand"):
-        with_index_checks(unnoted)
+        with_index_checks(CheckedModel(unnoted))
     assert structural_hash(kernel) != structural_hash(unnoted)
 
 
@@ -67,7 +67,7 @@ def test_the_notes_of_a_file_are_not_trusted() -> None:
         value.metadata_props.add(key=FROM_LENGTHS, value="+")
     assert "Expand" in str(refusal(prepare(read_model(file)).graph[-1]))
     with pytest.raises(Unsupported, match="Expand"):
-        with_index_checks(_last_kernel(prepare(read_model(file))))
+        with_index_checks(CheckedModel(_last_kernel(prepare(read_model(file)))))
 
 
 @pytest.mark.parametrize("target", ["llvm", "openvino"])
@@ -102,7 +102,7 @@ def test_openvino_is_given_no_number_of_largest_elements_that_is_computed() -> N
 def test_indices_that_are_an_input_plus_a_constant_are_checked_as_that_input(shift: int) -> None:
     nodes = [helper.make_node("Add", ["c", "i"], ["j"]), helper.make_node("Gather", ["x", "j"], ["y"])]
     file = _model(nodes, [_given("x", 5, 4), _given("i", 1)], c=[shift])
-    assert not with_index_checks(prepare(read_model(file))).outputs
+    assert not with_index_checks(CheckedModel(prepare(read_model(file)))).outputs
     executable, x = executable_of(file, "openvino"), np.arange(20, dtype=np.float32).reshape(5, 4)
     for index in (*range(-8, 9), 2**63 - 1, -(2**63)):
         feeds = {"x": x, "i": np.array([index])}
@@ -148,7 +148,7 @@ def test_indices_that_may_be_beyond_their_tensor_are_checked_as_computed(text: s
     file = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
     known = {"a": 65536, "b": 65535, "h": 100, "one": [1], "two": [2]}
     file.graph.initializer.extend(numpy_helper.from_array(np.array(each), name) for name, each in known.items())
-    assert with_index_checks(prepare(read_model(file))).outputs
+    assert with_index_checks(CheckedModel(prepare(read_model(file)))).outputs
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_more_conditions_than_elements_are_refused(data: str, conditions: str, a
 def test_points_along_no_axis_are_refused() -> None:
     file = _model([helper.make_node("GatherND", ["x", "i"], ["y"])], [_given("x", 2, 3), _given("i", 2, 0)])
     with pytest.raises(Unsupported, match="no axis"):
-        with_index_checks(prepare(read_model(file)))
+        with_index_checks(CheckedModel(prepare(read_model(file))))
 
 
 def _given(name: str, *shape: int) -> onnx.ValueInfoProto:

@@ -7,7 +7,8 @@ shapes after such an operator. Here each is a few lines of standard operators of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import onnx
 import onnx.defs
@@ -22,7 +23,9 @@ from collage.frontend.contrib_ops._quantised import QUANTISED
 from collage.frontend.contrib_ops._writer import Body, Facts, Undefined
 
 __all__ = [
+    "ASSUMPTIONS",
     "CONTRIBUTED",
+    "Assumption",
     "Facts",
     "give_domain",
     "has_contrib_ops",
@@ -34,6 +37,30 @@ __all__ = [
 
 CONTRIBUTED = "com.microsoft"
 """The domain of most of them; the others have none, like operators of ONNX that came later."""
+
+
+class Assumption(NamedTuple):
+    """What an operand must hold for a standard form to be right: elements that all are a sum of lengths.
+
+    Attributes:
+        operand: Place of the operand.
+        lengths: Places of operands, and axes of theirs. An operand that is left out has none.
+        offset: What is added to the sum.
+    """
+
+    operand: int
+    lengths: tuple[tuple[int, int], ...]
+    offset: int
+
+
+_SEQUENCES = ((0, 1), (3, 2))
+ASSUMPTIONS: Mapping[str, tuple[Assumption, ...]] = {
+    "GroupQueryAttention": (Assumption(5, _SEQUENCES, -1), Assumption(6, _SEQUENCES, 0)),
+}
+"""Operators whose standard form is right under assumptions alone.
+
+Of attention with a cache: each sequence fills its part of the past, so no key in it is padding, and the cache grows.
+"""
 
 _OLDEST_OPSET = 13
 _STANDARD_OPSET = 17
@@ -114,7 +141,7 @@ def opset_to_write_in(version: int, operators: Iterable[tuple[str, int]]) -> int
 
 
 def standard_form(
-    node: onnx.NodeProto, version: int, facts: Facts, *, exact: bool = True
+    node: onnx.NodeProto, version: int, facts: Facts, *, exact: bool = True, assuming: bool = False
 ) -> list[onnx.NodeProto] | None:
     """Standard nodes that compute the same as a contributed one; None if there are none, or a fact is missing.
 
@@ -123,6 +150,7 @@ def standard_form(
         version: Opset from 17 on; see ``opset_to_write_in``.
         facts: The known facts about the node's inputs.
         exact: If not, types and shapes of the outputs are all that counts, and fewer facts are needed.
+        assuming: The nodes may be right under ``ASSUMPTIONS`` alone.
 
     Returns:
         Nodes in order. Their names, and those of the values between them, begin with the name of the first output.
@@ -130,7 +158,7 @@ def standard_form(
     if version < _STANDARD_OPSET or not is_contributed(node.domain, node.op_type, version):
         return None
     try:
-        body = Body(node, version, facts, exact)
+        body = Body(node, version, facts, exact, assuming)
         made = _DEFINITIONS[node.op_type](body)
     except (Undefined, *_NOT_AS_DEFINED):
         return None

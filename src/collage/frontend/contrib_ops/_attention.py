@@ -131,22 +131,15 @@ def _penalties_of_mask(b: Body, mask: int) -> str:
 
 def _later(b: Body, scores: str, past: int) -> str:
     """[S, T]: true for keys that come after a query, counted from the end of the past. The last query sees all keys."""
-    shape = b("Shape", scores)
-    queries, keys = (b.sliced(shape, 0, i, i + 1) for i in (2, 3))
-    rows = ends = b("Unsqueeze", _counted(b, queries), b.integers(1))
+    queries, keys = (b.length_of(scores, axis) for axis in (2, 3))
+    rows = ends = b("Unsqueeze", b.counted(queries), b.integers(1))
     if b.has(past):
         rank = b.rank(past)
         if rank is None:
             raise Undefined
-        ends = b("Add", rows, b.sliced(b("Shape", b.input(past)), 0, rank - 2, rank - 1))
+        ends = b("Add", rows, b.length_of(b.input(past), rank - 2))
     is_before_last = b("Less", b("Add", rows, b.integers(1)), queries)
-    return b("And", b("Greater", _counted(b, keys), ends), is_before_last)
-
-
-def _counted(b: Body, length: str) -> str:
-    """0, 1, ... up to a length, a vector of one element."""
-    zero, one = (b.integer(i) for i in (0, 1))
-    return b("Range", zero, b("Squeeze", length, b.integers(0)), one)
+    return b("And", b("Greater", b.counted(keys), ends), is_before_last)
 
 
 ATTENTION: Mapping[str, Definition] = {

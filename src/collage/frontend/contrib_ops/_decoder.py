@@ -1,14 +1,13 @@
-"""Operators of ONNX Runtime's builder of language models: rotary embedding, weights of few bits, attention with a cache.
-
-All but the first are written out for types and shapes only. So other toolchains can take the operators between them.
-"""
+"""Operators of ONNX Runtime's builder of language models: rotary embedding, weights of few bits, attention with a cache."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import onnx
 
+from collage.frontend.contrib_ops._fused import scaled
 from collage.frontend.contrib_ops._writer import Body, Definition, Undefined
 
 __all__ = ["DECODER"]
@@ -35,23 +34,29 @@ def _rotary_embedding(b: Body) -> Sequence[str]:
     cosines, sines = (
         b("Unsqueeze", b("Gather", b.input(i), places), b.integers(-3 if by_head else -2)) for i in (2, 3)
     )
-    pairs = b("Reshape", b.sliced(heads, 3, 0, rotated), b.integers(0, 0, 0, *_pairs(b, rotated // 2)))
-    axis = 4 if b.get("interleaved", 0) else 3
-    first, second = (b("Gather", pairs, b.integer(i), axis=axis) for i in (0, 1))
+    y = _turned(b, heads, cosines, sines, rotated, width)
+    return [y if by_head else b("Reshape", y, b.integers(0, 0, b.length(0, 2)))]
+
+
+def _turned(
+    b: Body, heads: str, cosines: str, sines: str, rotated: int, width: int, interleaved: str = "interleaved"
+) -> str:
+    """Heads whose last axis, the fourth, has so many numbers that are rotated as pairs; cosines and sines fit their halves."""
+    half, is_interleaved = rotated // 2, b.get(interleaved, 0)
+    if is_interleaved:  # The numbers of a pair are side by side.
+        pairs = b("Reshape", b.sliced(heads, 3, 0, rotated), b.integers(0, 0, 0, half, 2))
+        first, second = (b("Gather", pairs, b.integer(i), axis=4) for i in (0, 1))
+    else:
+        first, second = b.sliced(heads, 3, 0, half), b.sliced(heads, 3, half, rotated)
     turned = [
         b("Sub", b("Mul", first, cosines), b("Mul", second, sines)),
         b("Add", b("Mul", second, cosines), b("Mul", first, sines)),
     ]
-    joined = b("Concat", *(b("Unsqueeze", part, b.integers(axis)) for part in turned), axis=axis)
-    y = b("Reshape", joined, b.integers(0, 0, 0, rotated))
-    if width > rotated:
-        y = b("Concat", y, b.sliced(heads, 3, rotated, width), axis=3)
-    return [y if by_head else b("Reshape", y, b.integers(0, 0, b.length(0, 2)))]
-
-
-def _pairs(b: Body, half: int) -> tuple[int, int]:
-    """Return the layout of rotated pairs in memory: numbers side by side, or one half for each member."""
-    return (half, 2) if b.get("interleaved", 0) else (2, half)
+    if is_interleaved:
+        joined = b("Concat", *(b("Unsqueeze", part, b.integers(4)) for part in turned), axis=4)
+        turned = [b("Reshape", joined, b.integers(0, 0, 0, rotated))]
+    rest = [b.sliced(heads, 3, rotated, width)] if width > rotated else []
+    return b("Concat", *turned, *rest, axis=3)
 
 
 def _places(b: Body, shape: str, axis: int) -> str:
@@ -80,15 +85,73 @@ def _mat_mul_n_bits(b: Body) -> Sequence[str]:
 
 
 def _group_query_attention(b: Body) -> Sequence[str]:
-    """Types and shapes only: values at run time decide which part of the cache counts, and where new keys go.
+    """Query [N, S, heads * w], key, values, past key [N, groups, P, w] and value, lengths, the longest of them, cosines, sines.
 
-    Query [N, S, heads * w] and key, or both and values in one; values, past key [N, groups, P, w] and value, lengths, the
-    longest of them. The result is [N, S, heads * w]; the cache afterwards [N, groups, P or that longest, w].
+    Query, key and values may be one tensor. Cosines and sines are [places, r / 2]. The result is [N, S, heads * w]; the cache
+    afterwards [N, groups, P or the longest, w]. Values at run time decide which part of the cache counts, and where new keys go.
+    What is written out assumes that all of the past counts.
     """
-    b.need(False)
     heads, groups = b.get("num_heads", 0), b.get("kv_num_heads", 0)
     if min(heads, groups) < 1 or b.wants(3):
         raise Undefined
+    if not b.exact:
+        return _types_of_attention(b, heads, groups)
+    b.need(b.assuming and b.rank(0) == 3 and heads % groups == 0 and b.has(3) == b.has(4) and b.has(1) == b.has(2))
+    b.need(not any(map(b.has, (9, *range(11, b.count)))) and not set(b.attributes()) - _ATTENTION)
+    width = b.length(0, 2) // (heads if b.has(1) else heads + 2 * groups)
+    after = b.length_of(b.input(3), 2) if b.has(3) else b.integer(0)
+    new = b.length_of(b.input(0), 1)
+
+    def by_head(x: str, count: int) -> str:
+        return b("Transpose", b("Reshape", x, b.integers(0, 0, count, width)), perm=[0, 2, 1, 3])
+
+    def turned(x: str) -> str:
+        if not b.get("do_rotary", 0):
+            return x
+        start, end = (b("Unsqueeze", place, b.integers(0)) for place in (after, b("Add", after, new)))
+        cosines, sines = (b("Slice", b.input(i), start, end, b.integers(0)) for i in (7, 8))
+        return _turned(b, x, cosines, sines, 2 * b.length(7, 1), width, "rotary_interleaved")
+
+    if b.has(1):
+        query, key, value = (by_head(b.input(i), count) for i, count in enumerate((heads, groups, groups)))
+        query, key = turned(query), turned(key)
+    else:
+        joint = by_head(b.input(0), heads + 2 * groups)
+        both = turned(b.sliced(joint, 1, 0, heads + groups))
+        query, key = b.sliced(both, 1, 0, heads), b.sliced(both, 1, heads, heads + groups)
+        value = b.sliced(joint, 1, heads + groups, heads + 2 * groups)
+    if b.has(3):
+        key, value = (b("Concat", b.input(i), x, axis=2) for i, x in ((3, key), (4, value)))
+    # Queries of a group, below each other, are rows of one product.
+    rows = b("Reshape", query, b.integers(0, groups, -1, width))
+    scores = b("Reshape", b("MatMul", rows, b("Transpose", key, perm=[0, 1, 3, 2])), b.integers(0, heads, -1, 0))
+    weights = b("Softmax", _masked(b, scores, after, new, b.get("scale", 0.0) or 1 / math.sqrt(width)), axis=-1)
+    mixed = b("MatMul", b("Reshape", weights, b.integers(0, groups, -1, 0)), value)
+    y = b("Transpose", b("Reshape", mixed, b.integers(0, heads, -1, width)), perm=[0, 2, 1, 3])
+    return [b("Reshape", y, b.integers(0, 0, heads * width)), key, value]
+
+
+def _masked(b: Body, scores: str, after: str, new: str, factor: float) -> str:
+    """Scores [N, heads, S, T] times a factor, of which those of keys that come later, or too early, do not count."""
+    scores = scaled(b, scores, factor)
+    if cap := b.get("softcap", 0.0):
+        scores = scaled(b, b("Tanh", scaled(b, scores, 1 / cap)), cap)
+    if b.has(10):
+        scores = b("Add", scores, b.input(10))
+    window = b.get("local_window_size", -1)
+    if b.is_one(0, 1) and window < 1:
+        return scores
+    keys = b.counted(b("Add", after, new))
+    queries = b("Unsqueeze", b("Add", b.counted(new), after), b.integers(1))
+    is_hidden = b("Greater", keys, queries)
+    if window > 0:
+        is_early = b("LessOrEqual", keys, b("Sub", queries, b.integers(window)))
+        is_hidden = b("Or", is_hidden, is_early)
+    return b("Where", is_hidden, b.least(), scores)
+
+
+def _types_of_attention(b: Body, heads: int, groups: int) -> Sequence[str]:
+    """Values of the types and shapes of attention."""
     if b.has(1):
         y, key = b.input(0), b("Reshape", b.input(1), b.integers(0, 0, groups, -1))
     else:
@@ -104,13 +167,39 @@ def _group_query_attention(b: Body) -> Sequence[str]:
 
 
 def _gather_block_quantized(b: Body) -> Sequence[str]:
-    """Data of whole or few bits, indices, scales, zero points: types and shapes only."""
-    b.need(False)
-    data = b("Gather", b.input(0), b.input(1), axis=b.get("gather_axis", 0))
-    if b.kind(0) == onnx.TensorProto.UINT8 and b.get("bits", 4) in (2, 4):
-        data = b("Concat", *[data] * (8 // b.get("bits", 4)), axis=-1)
-    return [b("CastLike", data, b.input(2))]
+    """Data of whole or few bits, indices, scales, zero points."""
+    bits, axis = b.get("bits", 4), b.get("gather_axis", 0)
+    is_packed = b.kind(0) == onnx.TensorProto.UINT8 and bits in (2, 4)
+    data = b("Gather", b.input(0), b.input(1), axis=axis)
+    if not b.exact:
+        data = b("Concat", *[data] * (8 // bits), axis=-1) if is_packed else data
+        return [b("CastLike", data, b.input(2))]
+    rank, block = b.rank(0) or 0, b.get("block_size", 128)
+    b.need(rank == 2 and axis == 0 and b.get("quantize_axis", 1) in (1, -1) and not b.has(3))
+    b.need(b.kind(0) == onnx.TensorProto.UINT8 and bits in (4, 8))
+    if is_packed:
+        data = b("Cast", data, to=onnx.TensorProto.INT32)
+        upper = b("Div", data, b.integer_of_32_bits(16))
+        lower = b("Sub", data, b("Mul", upper, b.integer_of_32_bits(16)))
+        halves = (b("Unsqueeze", part, b.integers(-1)) for part in (lower, upper))
+        data = b("Concat", *halves, axis=-1)
+    b.compute_in(2)
+    scales = b("Unsqueeze", b("Gather", b.input(2), b.input(1), axis=0), b.integers(-1))
+    length = b.length(0, 1) * 8 // bits
+    b.need(length % block == 0 and b.length(2, 1) == length // block)
+    lengths = b("Concat", b("Shape", b.input(1)), b.integers(length // block, block), axis=0)
+    numbers = b("Sub", b.as_computed(b("Reshape", data, lengths)), b.number(1 << (bits - 1)))
+    whole = b("Concat", b("Shape", b.input(1)), b.integers(length), axis=0)
+    return [b("Reshape", b("Mul", numbers, scales), whole)]
 
+
+_ATTENTION = frozenset(
+    (
+        *("num_heads", "kv_num_heads", "scale", "softcap", "local_window_size"),
+        *("do_rotary", "rotary_interleaved"),
+    )
+)
+"""Attributes of the attention that is written out."""
 
 DECODER: Mapping[str, Definition] = {
     "GatherBlockQuantized": _gather_block_quantized,

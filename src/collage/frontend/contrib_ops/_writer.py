@@ -22,9 +22,10 @@ class Undefined(Exception):
 class Body:
     """The nodes of a definition, as they are written."""
 
-    def __init__(self, node: onnx.NodeProto, version: int, facts: Facts, exact: bool) -> None:
+    def __init__(self, node: onnx.NodeProto, version: int, facts: Facts, exact: bool, assuming: bool) -> None:
         self.version = version
         self.exact = exact
+        self.assuming = assuming
         self.nodes: list[onnx.NodeProto] = []
         self._attributes: Mapping[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         self._inputs: list[str] = list(node.input)
@@ -99,6 +100,11 @@ class Body:
         self.need(length is not None)
         return -1 if length is None else length
 
+    def is_one(self, index: int, axis: int) -> bool:
+        """Return True if an input is known to be of length 1 along an axis."""
+        shape = self._facts(self.input(index))[1]
+        return shape is not None and len(shape) > axis and shape[axis] == 1
+
     def compute_in(self, index: int) -> None:
         """Has numbers in the type of another input than the first."""
         self._like = index
@@ -110,6 +116,10 @@ class Body:
     def integer(self, value: int) -> str:
         """A scalar of int64."""
         return self._constant(np.array(value, np.int64))
+
+    def integer_of_32_bits(self, value: int) -> str:
+        """A scalar of int32."""
+        return self._constant(np.array(value, np.int32))
 
     def number(self, value: float) -> str:
         """A scalar of the type that is computed in, the first input's unless told otherwise."""
@@ -135,6 +145,14 @@ class Body:
         if self.version >= 18:
             return self("ReduceMean", x, self.integers(-1), keepdims=1)
         return self("ReduceMean", x, axes=[-1], keepdims=1)
+
+    def counted(self, length: str) -> str:
+        """0, 1, ... up to a length, a scalar."""
+        return self("Range", self.integer(0), length, self.integer(1))
+
+    def length_of(self, x: str, axis: int) -> str:
+        """The length of a value along an axis, a scalar that is known when the model runs."""
+        return self("Gather", self("Shape", x), self.integer(axis))
 
     def sliced(self, x: str, axis: int, start: int, end: int) -> str:
         """A part of a value along an axis."""
