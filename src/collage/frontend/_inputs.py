@@ -217,6 +217,8 @@ def _limit(node: ir.Node, position: int, lengths: Mapping[str, int]) -> tuple[in
     if node.op_type in _INDEXED_AXIS and position == 1:
         sizes, axis = _sizes(node.inputs[0], lengths), node.attributes.get_int("axis", 0)
         return 0, _along(sizes, axis)
+    if node.op_type == "GatherBlockQuantized" and position == 1:
+        return 0, _along(_sizes(node.inputs[0], lengths), node.attributes.get_int("gather_axis", 0))
     if node.op_type in ("GatherND", "ScatterND") and position == 1:
         return 0, min(_sizes(node.inputs[0], lengths), default=1)
     if node.op_type == "OneHot" and position == 0:

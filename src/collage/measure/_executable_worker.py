@@ -14,7 +14,7 @@ import numpy as np
 from collage._errors import CompileError
 from collage.measure.checking import Findings, Rule
 from collage.numerics.judge import REDUCED_TOLERANCE
-from collage.numerics.value_store import ValueStore, probe_of
+from collage.numerics.value_store import ValueStore, is_beyond_ranges
 from collage.runtime import Executable, Recipe, load, same_bytes
 from collage.target import Target
 from collage.toolchains import Compiled, LoadOptions, OriginalSession, Registry, Toolchain, aligned_bytes, load_for
@@ -82,7 +82,7 @@ class _Service:
         for number, (feeds, store) in enumerate(zip(self._feeds, self._stores, strict=True)):
             outputs = self._run(feeds)
             is_stood_in, self._noted = len(self._notes) > self._noted, len(self._notes)
-            if is_stood_in and number < self._must_run and not probe_of(store.folder):
+            if is_stood_in and number < self._must_run and not is_beyond_ranges(store.folder):
                 raise CompileError(self._notes[-1])
             for name, value in feeds.items():
                 if name in store and not same_bytes(value, store.get(name)):

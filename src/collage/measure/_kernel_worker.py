@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from collage._errors import CompileError
+from collage._errors import CompileError, Unsupported
 from collage.graph import load_mapped
 from collage.measure._executable_worker import registry_of
 from collage.measure.checking import Findings, Rule
 from collage.measure.sampling import SamplingPlan, sample, sample_kernel
-from collage.numerics.value_store import ValueStore, is_only_told, probe_of
+from collage.numerics.value_store import ValueStore, is_beyond_ranges, is_only_told, probe_of
 from collage.runtime import WEIGHTS, ControlFlowKernel, Executor, Step, aligned_copy, load_kernel, same_bytes, trim
 from collage.target import Target
 from collage.toolchains import (
@@ -151,6 +151,7 @@ class KernelWorker:
 
         A kernel that writes over its inputs is wrong too, since other kernels read them. At other lengths than the
         user's, and on probing inputs, it may fail, since the host stands in for kernels that do; it must not be wrong.
+        On inputs with other values it may decline to run.
 
         Args:
             compiled: The result of ``build``.
@@ -178,8 +179,9 @@ class KernelWorker:
             arrays = _arrays(store, inputs)
             try:
                 outputs = list(kernel(arrays))
-            except Exception:
-                if folder not in lengths and not probe_of(folder):
+            except Exception as error:
+                may_fail = folder in lengths or probe_of(folder)
+                if not may_fail and not (isinstance(error, Unsupported) and is_beyond_ranges(folder)):
                     raise
                 continue
             end_if_forked(self._server)
