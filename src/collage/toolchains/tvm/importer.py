@@ -99,7 +99,7 @@ from collage.toolchains.tvm.indexed import (
     scattered_points,
 )
 from collage.toolchains.tvm.known_wrong import summed_up
-from collage.toolchains.tvm.narrow_products import NARROW_PRODUCT, narrow_product
+from collage.toolchains.tvm.narrow_products import narrow_product
 from collage.toolchains.tvm.normalisations import is_of_images, normalised_images, reshaped, with_channels
 from collage.toolchains.tvm.one_length import Images
 from collage.toolchains.tvm.processor import WIDE, current_processor
@@ -109,6 +109,7 @@ from collage.toolchains.tvm.reflections import long_pads, reflected
 from collage.toolchains.tvm.shared_heads import product_of_groups
 from collage.toolchains.tvm.slices import kept_within, within_reach
 from collage.toolchains.tvm.softmax_loops import is_in_parts, softmax
+from collage.toolchains.tvm.stored_weights import NARROW_PRODUCT
 from collage.toolchains.tvm.winograd import is_expected
 
 __all__ = ["KernelImporter", "import_onnx"]
@@ -210,7 +211,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if op_name in RECURRENT:
             return recurrent(self.bb, self._processor, op_name, inputs, attrs)
         if op_name == NARROW_PRODUCT:
-            return narrow_product(self.bb, attrs["bits"], *inputs)
+            return narrow_product(self.bb, attrs, *inputs)
         if op_name in (WIDEN, ROUND):
             return (widened if op_name == WIDEN else rounded)(self.bb, *inputs)
         if op_name in PAIRWISE:

@@ -26,11 +26,9 @@ from collage.toolchains.tvm.lengths import ceil_div, f32, i64
 from collage.toolchains.tvm.nests import Epilogue
 from collage.toolchains.tvm.processor import Processor, Tile
 from collage.toolchains.tvm.products import ProductLoops, RowProduct, sums_of_tile
+from collage.toolchains.tvm.stored_weights import CHUNK
 
-__all__ = ["CHUNK", "ByteLoops", "FloatLoops", "Narrow", "NarrowLoops", "as_float"]
-
-CHUNK = 32
-"""Weights of a column that are in as many words as a weight has bits."""
+__all__ = ["ByteLoops", "FloatLoops", "Narrow", "NarrowLoops", "as_float", "scale_in"]
 
 _VECTORS = 4
 """Vectors of columns of a tile, and cycles that an addition takes."""
@@ -90,7 +88,7 @@ class NarrowLoops(ProductLoops, abc.ABC):
         narrow: Its weights.
         data: The buffer of rows.
         words: The buffer of words [panels, K / weights in a word, columns of a panel].
-        scales: The buffer of scales [panels, blocks, columns of a panel], the upper halves of floats.
+        scales: The buffer of scales [panels, blocks, columns of a panel], floats or the upper halves of floats.
         output: The buffer of results.
         epilogue: See ``Epilogue``.
     """
@@ -164,7 +162,7 @@ class NarrowLoops(ProductLoops, abc.ABC):
             part = self._add_block(places, panel, block)
 
             def scaled(i: int, total: Any, at: Any) -> None:
-                build.buffer_store(total, total[at] + part(i, at) * as_float(self._scales[panel, block, at]), [at])
+                build.buffer_store(total, total[at] + part(i, at) * scale_in(self._scales, panel, block, at), [at])
 
             each(scaled)
         return kept
@@ -341,6 +339,11 @@ def _dot(total: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
     if tvm.target.codegen.llvm_version_major() >= _WIDE_BYTES:
         unsigned, signed = (tirx.reinterpret(f"int8x{4 * lanes}", x) for x in (unsigned, signed))
     return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, total, unsigned, signed)
+
+
+def scale_in(scales: Any, *place: Any) -> Any:
+    """Return a scale, of which a buffer holds the float or the upper half of its bits."""
+    return scales[*place] if str(scales.dtype) == "float32" else as_float(scales[*place])
 
 
 def as_float(bits: Any) -> Any:

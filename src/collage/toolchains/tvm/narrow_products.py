@@ -2,6 +2,7 @@
 
 A product of few rows takes as long as reading its weights does. Before import, each such product becomes an operator of our own;
 its importer writes plain loops, after which other operators are fused; and a pass writes the loops of ``narrow_loops`` for them.
+``stored_weights`` does the same for products whose weights a model stores in few bits.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from collage._errors import Unsupported
 from collage.graph import remove_unused_initializers
 from collage.toolchains.sdk.narrow_weights import in_blocks, is_narrowed, register_constant, summed_length
 from collage.toolchains.tvm.lengths import i64, lengths_of
-from collage.toolchains.tvm.narrow_loops import CHUNK, ByteLoops, FloatLoops, Narrow, NarrowLoops, as_float
+from collage.toolchains.tvm.narrow_loops import ByteLoops, FloatLoops, Narrow, NarrowLoops, scale_in
 from collage.toolchains.tvm.nests import Nest, Unlike, all_of, rewrite_nests
 from collage.toolchains.tvm.processor import Processor
 from collage.toolchains.tvm.products import RowProduct
+from collage.toolchains.tvm.stored_weights import CHUNK, replace_product
 from collage.toolchains.tvm.weight_layout import Packer
 
 if TYPE_CHECKING:
     import onnx_ir
 
-__all__ = ["NARROW_PRODUCT", "narrow_product", "use_narrow_products", "use_narrow_weights"]
+__all__ = ["narrow_product", "use_narrow_products", "use_narrow_weights"]
 
-NARROW_PRODUCT = "NarrowMatMul"
-"""An operator on rows [..., K], integers [K, N] of ``bits``, the scales of their blocks [K / B, N], and a bias or none."""
-
-_BLOCK_NAME = "product_of_{}_bits"
-_NAMED = re.compile(r"product_of_(\d+)_bits")
+_BLOCK_NAME = "product_of_{}_bits_and_{}"
+_ROUNDED = "rounded_rows"
+_NAMED = re.compile(r"product_of_(\d+)_bits_and_(rounded_rows|rows)")
+_LOWER_HALF = np.uint32(0xFFFF)
 
 
 def use_narrow_weights(kernel: onnx_ir.Model, bits: int) -> None:
@@ -49,8 +50,6 @@ def use_narrow_weights(kernel: onnx_ir.Model, bits: int) -> None:
     Raises:
         Unsupported: There is no such product whose columns split into blocks.
     """
-    import onnx_ir
-
     graph = kernel.graph
     products = [node for node in graph if is_narrowed(node) and summed_length(node) % CHUNK == 0]
     if not products:
@@ -58,30 +57,42 @@ def use_narrow_weights(kernel: onnx_ir.Model, bits: int) -> None:
     for node in products:
         parts = zip(("integers", "scales"), in_blocks(node, bits), strict=True)
         constants = [register_constant(graph, f"{node.name}.{part}", array) for part, array in parts]
-        given, told = [node.inputs[0], *constants, *node.inputs[2:]], [onnx_ir.AttrInt64("bits", bits)]
-        made = onnx_ir.Node("", NARROW_PRODUCT, given, told, name=node.name, metadata_props=node.metadata_props)
-        onnx_ir.convenience.replace_nodes_and_values(graph, node, [node], [made], node.outputs, made.outputs)
+        replace_product(node, [node.inputs[0], *constants, *node.inputs[2:]], bits, True)
     remove_unused_initializers(graph)
 
 
-def narrow_product(bb: Any, bits: int, x: Any, integers: Any, scales: Any, bias: Any = None) -> Any:
-    """Return the product of rows [..., K] with integers [K, N] of so many bits times their scales [K / B, N], plus a bias."""
-    # The scales of narrow weights have no more digits than a bfloat16: as bits, they are half as many bytes.
-    halves = relax.const((scales.value.numpy().view(np.uint32) >> 16).astype(np.uint16), "uint16")
-    y = bb.emit_te(functools.partial(_product, bits=bits), x, integers, halves, primfunc_name_hint="narrow_matmul")
+def narrow_product(bb: Any, attrs: Mapping[str, Any], x: Any, integers: Any, scales: Any, bias: Any = None) -> Any:
+    """Return the product of rows [..., K] with integers [K, N] times the scales of their blocks [K / B, N], plus a bias.
+
+    Args:
+        bb: TVM's builder of blocks.
+        attrs: The attributes of a ``NARROW_PRODUCT``.
+        x: The rows.
+        integers: The integers.
+        scales: The scales, in float32.
+        bias: The bias, if there is one.
+    """
+    bits = scales.value.numpy().view(np.uint32)
+    if not (
+        bits & _LOWER_HALF
+    ).any():  # They have no more digits than a bfloat16: as bits, they are half as many bytes.
+        scales = relax.const((bits >> 16).astype(np.uint16), "uint16")
+    product = functools.partial(_product, bits=attrs["bits"], rounds=bool(attrs["rounds"]))
+    y = bb.emit_te(product, x, integers, scales, primfunc_name_hint="narrow_matmul")
     return y if bias is None else relax.op.add(y, bias)
 
 
-def _product(x: Any, integers: Any, scales: Any, bits: int) -> Any:
+def _product(x: Any, integers: Any, scales: Any, bits: int, rounds: bool) -> Any:
     depth, columns = integers.shape
     block = int(depth) // int(scales.shape[0])
     k = te.reduce_axis((0, depth), name="k")
 
     def element(*place: Any) -> Any:
-        scale = as_float(scales[k // block, place[-1]])
+        scale = scale_in(scales, k // block, place[-1])
         return te.sum(x[*place[:-1], k] * (integers[k, place[-1]].astype("float32") * scale), axis=k)
 
-    return te.compute((*x.shape[:-1], columns), element, name=_BLOCK_NAME.format(bits))
+    name = _BLOCK_NAME.format(bits, _ROUNDED if rounds else "rows")
+    return te.compute((*x.shape[:-1], columns), element, name=name)
 
 
 def use_narrow_products(target: Any) -> Any:
@@ -100,7 +111,7 @@ def _rewritten(nest: Nest, function: Any, processor: Processor) -> tuple[Any, Ma
     loads = [load for load in all_of(nest.anchor.body.value, ir.TensorLoad) if load.source.same_as(data)]
     if last != depth or len(loads) != 1 or narrow.block % CHUNK:
         raise Unlike
-    kind = ByteLoops if processor.multiplies_bytes else FloatLoops
+    kind = ByteLoops if processor.multiplies_bytes and found[2] == _ROUNDED else FloatLoops
     tile = kind.tile(math.prod(lengths), columns, processor)
     product = RowProduct(lengths, lengths, None, (), (), (), depth, columns, tile, processor.threads)
     return _write(kind, product, narrow, function, nest), {
@@ -111,7 +122,10 @@ def _rewritten(nest: Nest, function: Any, processor: Processor) -> tuple[Any, Ma
 
 def _packed_scales(scales: np.ndarray, product: RowProduct, factor: float) -> np.ndarray:
     """Return scales [blocks, N] times a power of two as [panels, blocks, columns of a panel]."""
-    floats = (_in_panels(scales, product).astype(np.uint32) << 16).view(np.float32) * np.float32(factor)
+    panels = _in_panels(scales, product)
+    if scales.dtype == np.float32:
+        return np.asarray(panels * np.float32(factor))
+    floats = (panels.astype(np.uint32) << 16).view(np.float32) * np.float32(factor)
     return (floats.view(np.uint32) >> 16).astype(np.uint16)
 
 
@@ -123,7 +137,7 @@ def _in_panels(array: np.ndarray, product: RowProduct) -> np.ndarray:
 
 def _write(kind: type[NarrowLoops], product: RowProduct, narrow: Narrow, function: Any, nest: Nest) -> Any:
     """Return a scheduled function of a product and the operators after it."""
-    data, _, _, *others, output = function.params
+    data, _, given, *others, output = function.params
     panel = product.tile.panel
     with IRBuilder() as builder, build.prim_func(s_tir=True, private=True):
         build.func_name("narrow")
@@ -132,7 +146,7 @@ def _write(kind: type[NarrowLoops], product: RowProduct, narrow: Narrow, functio
         shape = [i64(n) for n in (product.panels, product.depth // CHUNK * narrow.bits, panel)]
         words = build.arg("words", build.buffer(shape, "int32", layout=None))
         shape = [i64(n) for n in (product.panels, product.depth // narrow.block, panel)]
-        scales = build.arg("scales", build.buffer(shape, "uint16", layout=None))
+        scales = build.arg("scales", build.buffer(shape, given.ty.dtype, layout=None))
         for i, other in enumerate(others):
             build.arg(f"other_{i}", other)
         build.arg("output", output)

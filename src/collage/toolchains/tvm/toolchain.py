@@ -103,6 +103,10 @@ class TvmToolchain(ToolchainBase):
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Worth trying, unless a type speaks against it."""
+        from collage.toolchains.tvm.stored_weights import refuse_stored
+
+        if (reason := refuse_stored(node)) is not None:
+            return Support(False, reason)
         found = support(node)
         return found if found.ok or not is_border_cast(node) else Support(True)
 
@@ -178,7 +182,9 @@ class TvmToolchain(ToolchainBase):
 def _imported(kernel: ir.Model, target: Target, workspace: Path) -> tuple[Any, list[int]]:
     """Return a kernel as a Relax module in the precision of a target, and the positions of products in floats all the same."""
     bits = NARROW_BITS.get(target.option("precision") or "")
-    kernel = with_words(kernel)
+    from collage.toolchains.tvm.stored_weights import use_stored_weights
+
+    kernel = use_stored_weights(with_words(kernel))
     if bits is None:
         return import_kernel(kernel, workspace, tvm_target(target), _read), []
     from collage.graph import copy_model
