@@ -46,16 +46,20 @@ def stored(
     return ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=9))
 
 
+@pytest.mark.parametrize("has_zeros", [False, True])
 @pytest.mark.parametrize("accuracy_level", [0, 4])
 @pytest.mark.parametrize(
-    ("depth", "columns", "block", "bits"), [(256, 136, 32, 4), (512, 64, 128, 4), (288, 80, 32, 8), (256, 257, 64, 8)]
+    ("depth", "columns", "block", "bits"), [(288, 136, 32, 4), (512, 64, 128, 4), (288, 80, 32, 8), (256, 257, 64, 8)]
 )
 def test_products_are_those_of_the_stored_weights(
-    depth: int, columns: int, block: int, bits: int, accuracy_level: int, tmp_path: Path
+    depth: int, columns: int, block: int, bits: int, accuracy_level: int, has_zeros: bool, tmp_path: Path
 ) -> None:
     bias = np.linspace(-1, 1, columns, dtype=np.float32)
-    model = stored(depth, columns, None, None, bias, block=block, bits=bits, accuracy_level=accuracy_level)
-    exact = stored(depth, columns, None, None, bias, block=block, bits=bits)
+    # Of an odd number of blocks, half of a byte is not used.
+    shape = (columns, -(-depth // block * bits // 8))
+    zeros = np.random.default_rng(1).integers(0, 256, shape, np.uint8) if has_zeros else None
+    model = stored(depth, columns, zeros, None, bias, block=block, bits=bits, accuracy_level=accuracy_level)
+    exact = stored(depth, columns, zeros, None, bias, block=block, bits=bits)
     session = ort.InferenceSession(ir.to_proto(exact).SerializeToString())
     made = compile_for(TvmToolchain(), model, TARGET, tmp_path)
     assert len(made.metadata["calls"]) == 1, "what follows a product is computed in its loops"
@@ -70,7 +74,8 @@ def test_products_are_those_of_the_stored_weights(
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (stored(256, 64, np.zeros((64, 4), np.uint8)), "zero points"),
+        (stored(256, 64, np.zeros((64, 8), np.float32)), "whole zero points"),
+        (stored(256, 64, None, np.zeros(256, np.int32)), "another order"),
         (stored(256, 64, block=16), "blocks"),
         (stored(256, 64, bits=2), "4 or 8 bits"),
     ],

@@ -60,10 +60,12 @@ class Narrow:
     Attributes:
         bits: Bits of a weight.
         block: Weights, along a column, that share a scale: a multiple of ``CHUNK``.
+        has_zeros: True if each block has a zero point, too.
     """
 
     bits: int
     block: int
+    has_zeros: bool = False
 
     @property
     def offset(self) -> int:
@@ -88,16 +90,25 @@ class NarrowLoops(ProductLoops, abc.ABC):
         narrow: Its weights.
         data: The buffer of rows.
         words: The buffer of words [panels, K / weights in a word, columns of a panel].
-        scales: The buffer of scales [panels, blocks, columns of a panel], floats or the upper halves of floats.
+        units: The buffers of scales [panels, blocks, columns of a panel], floats or the upper halves of floats, and of zero
+            points, if there are any.
         output: The buffer of results.
         epilogue: See ``Epilogue``.
     """
 
     def __init__(
-        self, product: RowProduct, narrow: Narrow, data: Any, words: Any, scales: Any, output: Any, epilogue: Epilogue
+        self,
+        product: RowProduct,
+        narrow: Narrow,
+        data: Any,
+        words: Any,
+        units: tuple[Any, Any | None],
+        output: Any,
+        epilogue: Epilogue,
     ) -> None:
         super().__init__(product, data, words, output, epilogue)
-        self._narrow, self._scales = narrow, scales
+        self._narrow = narrow
+        self._scales, self._zeros = units
 
     @staticmethod
     def factor_of(narrow: Narrow) -> float:
@@ -217,7 +228,12 @@ class FloatLoops(NarrowLoops):
 
         def part(i: int, at: Any) -> Any:
             whole = sum((parts[i * chains + chain, at] for chain in range(1, chains)), parts[i * chains, at])
-            return whole - self._taken[places[i] * blocks + block]
+            taken = self._taken[places[i] * blocks + block]
+            if self._zeros is None:
+                return whole - taken
+            # The float of a zero point, in place of the one of 0.
+            share = f32(1 / (_MIDDLE * (1 << narrow.bits)))
+            return whole - taken * (self._zeros[panel, block, at].astype("float32") * share + f32(1.0))
 
         return part
 
@@ -296,6 +312,9 @@ class ByteLoops(NarrowLoops):
             def add(i: int, total: Any, at: Any) -> None:
                 place = places[i] * chunks + chunk
                 whole = (upper[i][at] << 8) + lower[i][at] - self._taken[place]
+                if self._zeros is not None:
+                    sums = self._taken[place] >> (narrow.bits - 1)
+                    whole = whole - sums * self._zeros[panel, block, at].astype("int32")
                 build.buffer_store(total, total[at] + whole.astype("float32") * self._units[place], [at])
 
             each(add)

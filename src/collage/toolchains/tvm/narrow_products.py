@@ -36,7 +36,8 @@ __all__ = ["narrow_product", "use_narrow_products", "use_narrow_weights"]
 
 _BLOCK_NAME = "product_of_{}_bits_and_{}"
 _ROUNDED = "rounded_rows"
-_NAMED = re.compile(r"product_of_(\d+)_bits_and_(rounded_rows|rows)")
+_WITH_ZEROS = "_with_zeros"
+_NAMED = re.compile(r"product_of_(\d+)_bits_and_(rounded_rows|rows)(_with_zeros)?")
 _LOWER_HALF = np.uint32(0xFFFF)
 
 
@@ -61,37 +62,43 @@ def use_narrow_weights(kernel: onnx_ir.Model, bits: int) -> None:
     remove_unused_initializers(graph)
 
 
-def narrow_product(bb: Any, attrs: Mapping[str, Any], x: Any, integers: Any, scales: Any, bias: Any = None) -> Any:
-    """Return the product of rows [..., K] with integers [K, N] times the scales of their blocks [K / B, N], plus a bias.
+def narrow_product(
+    bb: Any, attrs: Mapping[str, Any], x: Any, integers: Any, scales: Any, bias: Any = None, zeros: Any = None
+) -> Any:
+    """Return the product of rows [..., K] with integers [K, N], which have zero points, times their scales, plus a bias.
 
     Args:
         bb: TVM's builder of blocks.
         attrs: The attributes of a ``NARROW_PRODUCT``.
         x: The rows.
         integers: The integers.
-        scales: The scales, in float32.
+        scales: The scales of blocks [K / B, N], in float32.
         bias: The bias, if there is one.
+        zeros: The zero points of blocks [K / B, N], if they are not 0.
     """
     bits = scales.value.numpy().view(np.uint32)
     if not (
         bits & _LOWER_HALF
     ).any():  # They have no more digits than a bfloat16: as bits, they are half as many bytes.
         scales = relax.const((bits >> 16).astype(np.uint16), "uint16")
+    given = [x, integers, scales, *([] if zeros is None else [zeros])]
     product = functools.partial(_product, bits=attrs["bits"], rounds=bool(attrs["rounds"]))
-    y = bb.emit_te(product, x, integers, scales, primfunc_name_hint="narrow_matmul")
+    y = bb.emit_te(product, *given, primfunc_name_hint="narrow_matmul")
     return y if bias is None else relax.op.add(y, bias)
 
 
-def _product(x: Any, integers: Any, scales: Any, bits: int, rounds: bool) -> Any:
+def _product(x: Any, integers: Any, scales: Any, zeros: Any = None, *, bits: int, rounds: bool) -> Any:
     depth, columns = integers.shape
     block = int(depth) // int(scales.shape[0])
     k = te.reduce_axis((0, depth), name="k")
 
     def element(*place: Any) -> Any:
-        scale = scale_in(scales, k // block, place[-1])
-        return te.sum(x[*place[:-1], k] * (integers[k, place[-1]].astype("float32") * scale), axis=k)
+        group = k // block, place[-1]
+        integer = integers[k, place[-1]].astype("float32")
+        weight = integer if zeros is None else integer - zeros[*group].astype("float32")
+        return te.sum(x[*place[:-1], k] * (weight * scale_in(scales, *group)), axis=k)
 
-    name = _BLOCK_NAME.format(bits, _ROUNDED if rounds else "rows")
+    name = _BLOCK_NAME.format(bits, _ROUNDED if rounds else "rows") + ("" if zeros is None else _WITH_ZEROS)
     return te.compute((*x.shape[:-1], columns), element, name=name)
 
 
@@ -107,7 +114,7 @@ def _rewritten(nest: Nest, function: Any, processor: Processor) -> tuple[Any, Ma
     data, weight, scales = function.params[:3]
     depth, columns = lengths_of(weight)
     *lengths, last = lengths_of(data)
-    narrow = Narrow(int(found[1]), depth // lengths_of(scales)[0])
+    narrow = Narrow(int(found[1]), depth // lengths_of(scales)[0], found[3] is not None)
     loads = [load for load in all_of(nest.anchor.body.value, ir.TensorLoad) if load.source.same_as(data)]
     if last != depth or len(loads) != 1 or narrow.block % CHUNK:
         raise Unlike
@@ -117,6 +124,7 @@ def _rewritten(nest: Nest, function: Any, processor: Processor) -> tuple[Any, Ma
     return _write(kind, product, narrow, function, nest), {
         1: lambda integers: narrow.packed(_in_panels(integers, product)),
         2: lambda scales: _packed_scales(scales, product, kind.factor_of(narrow)),
+        **({3: lambda zeros: _in_panels(zeros, product)} if narrow.has_zeros else {}),
     }
 
 
@@ -138,6 +146,8 @@ def _in_panels(array: np.ndarray, product: RowProduct) -> np.ndarray:
 def _write(kind: type[NarrowLoops], product: RowProduct, narrow: Narrow, function: Any, nest: Nest) -> Any:
     """Return a scheduled function of a product and the operators after it."""
     data, _, given, *others, output = function.params
+    if narrow.has_zeros:
+        del others[0]
     panel = product.tile.panel
     with IRBuilder() as builder, build.prim_func(s_tir=True, private=True):
         build.func_name("narrow")
@@ -146,9 +156,10 @@ def _write(kind: type[NarrowLoops], product: RowProduct, narrow: Narrow, functio
         shape = [i64(n) for n in (product.panels, product.depth // CHUNK * narrow.bits, panel)]
         words = build.arg("words", build.buffer(shape, "int32", layout=None))
         shape = [i64(n) for n in (product.panels, product.depth // narrow.block, panel)]
-        scales = build.arg("scales", build.buffer(shape, given.ty.dtype, layout=None))
+        scales = build.arg("scales", build.buffer(shape, given.dtype, layout=None))
+        zeros = build.arg("zeros", build.buffer(shape, "int8", layout=None)) if narrow.has_zeros else None
         for i, other in enumerate(others):
             build.arg(f"other_{i}", other)
         build.arg("output", output)
-        kind(product, narrow, data, words, scales, output, nest.finish).write()
+        kind(product, narrow, data, words, (scales, zeros), output, nest.finish).write()
     return builder.get()
