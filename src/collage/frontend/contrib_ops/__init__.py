@@ -40,12 +40,12 @@ CONTRIBUTED = "com.microsoft"
 
 
 class Assumption(NamedTuple):
-    """What an operand must hold for a standard form to be right: elements that all are a sum of lengths.
+    """An operand whose elements must all be a sum of lengths, or a standard form is not right.
 
     Attributes:
         operand: Place of the operand.
         lengths: Places of operands, and axes of theirs. An operand that is left out has none.
-        offset: What is added to the sum.
+        offset: A number that is added to the sum.
     """
 
     operand: int
