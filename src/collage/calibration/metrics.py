@@ -34,6 +34,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from collage._errors import InputError, UsageError
+from collage.calibration.token_probabilities import divergence, scores_of, surprise
 from collage.numerics.judge import judge
 
 __all__ = [
@@ -61,8 +62,6 @@ _MANY, _MOST_MARGIN = 20, 4.0
 """Number of errors from which a multiple of the largest is the largest bound, and this multiple; see ``prediction_bound``."""
 _MOST_LOG = 700.0
 """Logarithm of a number that is not yet infinite."""
-_LEAST_LOG = -700.0
-"""Logarithm of the probability that an answer's probability of 0 counts as."""
 _LARGEST = 1e150
 _IMAGE_RANK = 4
 _PYTHON = re.compile(r"python:([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
@@ -244,8 +243,7 @@ class _Divergence(_Comparing):
     name: str = "kl"
 
     def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
-        right, found = _log_probabilities(outputs, expected)
-        return float(np.mean(np.sum(np.exp(right) * (right - found), axis=-1))) if right.size else 0.0
+        return divergence(*scores_of(outputs, expected))
 
     def sum_up(self, drops: Sequence[float], limit: float | None = None, count: int = 0) -> Estimate:
         return mean_interval(drops, count)
@@ -265,12 +263,13 @@ class Perplexity:
 
     def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
         """Return what the mean negative logarithm of the probabilities of the right tokens grows by."""
-        right, found = _log_probabilities(outputs, expected)
-        return _surprise(found, label) - _surprise(right, label)
+        right, found = scores_of(outputs, expected)
+        return surprise(found, label, right.shape) - surprise(right, label, right.shape)
 
     def score(self, expected: Mapping[str, Array], label: Array | None) -> float | None:
         """Return the logarithm of the original's own perplexity."""
-        return _surprise(_log_probabilities(expected, expected)[0], label)
+        right, _ = scores_of(expected, expected)
+        return surprise(right, label, right.shape)
 
     def sum_up(self, drops: Sequence[float], limit: float | None = None, count: int = 0) -> Estimate:
         """Return the growth of perplexity over all samples."""
@@ -481,50 +480,6 @@ def _instead(original: float, drop: float, form: str, unit: str = "") -> str:
 
 def _decibels(ratio: float) -> float:
     return -20.0 * math.log10(max(ratio, 1e-15))
-
-
-def _log_probabilities(outputs: Mapping[str, Array], expected: Mapping[str, Array]) -> tuple[Array, Array]:
-    """Return logarithms of the original's and of an answer's probabilities; along the last axis lie the tokens.
-
-    Answers that are not finite, or of another shape, have probabilities of 0.
-
-    Raises:
-        InputError: No output has them.
-    """
-    name = next((name for name, v in expected.items() if "float" in v.dtype.name and v.ndim and v.shape[-1] > 1), None)
-    if name is None:
-        raise InputError("kl and perplexity need an output of scores, one for each token, and the model has none")
-    right, found = expected[name], outputs.get(name)
-    if found is None or np.shape(found) != np.shape(right):
-        return _log_softmax(right), np.full(np.shape(right), _LEAST_LOG)
-    return _log_softmax(right), _log_softmax(found)
-
-
-def _log_softmax(logits: Array) -> Array:
-    with np.errstate(invalid="ignore", over="ignore"):
-        logits = logits.astype(np.float64)
-        shifted = logits - logits.max(axis=-1, keepdims=True)
-        found = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return np.asarray(np.clip(np.nan_to_num(found, nan=_LEAST_LOG), _LEAST_LOG, 0.0))
-
-
-def _surprise(logs: Array, label: Array | None) -> float:
-    """Return the mean negative logarithm of the probabilities of the right tokens.
-
-    Raises:
-        InputError: Labels do not fit the output, or none counts.
-    """
-    label = np.asarray(-1 if label is None else label)
-    if label.dtype.kind not in "iu" or label.size != math.prod(logs.shape[:-1]) or (label >= logs.shape[-1]).any():
-        raise InputError(
-            f"the tokens that follow are {label.dtype}{list(label.shape)}; the output has {list(logs.shape[:-1])} positions "
-            f"and {logs.shape[-1]} tokens"
-        )
-    flat, tokens = logs.reshape(-1, logs.shape[-1]), label.reshape(-1)
-    counted = np.flatnonzero(tokens >= 0)
-    if not counted.size:
-        raise InputError("no token that follows is given: add labels, or texts of two tokens or more")
-    return -float(np.mean(flat[counted, tokens[counted].astype(np.int64)]))
 
 
 def _classes_of(outputs: Mapping[str, Array]) -> str:

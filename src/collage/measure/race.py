@@ -8,8 +8,8 @@ run in turns, in blocks so short that slow drifts of the machine meet all of the
 2. **choose**: the finalists run in turns until it is decided which one to return, or the time is up.
 3. **report**: new processes run again in as many turns; a mix that leads, in more, until that is certain. All figures of
    what is returned are from this phase alone, since the best of several noisy figures is too good to be true. The place of
-   a process in memory makes it some per cent faster or slower. A mix that was slower beyond doubt may keep its ratio of the
-   choosing phase.
+   a process in memory makes it some per cent faster or slower. A finalist that was far slower than the choice beyond doubt,
+   and a mix that was slower, keep their ratios of the choosing phase.
 
 A plan of several kernels is returned only if it is faster than every single toolchain beyond doubt, in both phases.
 
@@ -157,8 +157,10 @@ class _Race:
             chosen = fixed or self._choose([runner for runner in alive_of(entrants) if not runner.lost])
         rounds = max(self._plan.reporting_rounds, len(chosen.choosing)) if chosen else 0
         entrants, first = [runner for runner in alive_of(entrants) if not runner.lost], chosen
-        if self._plan.is_brief and chosen is not None:
-            entrants = _needed(entrants, chosen)
+        if chosen is not None and (self._plan.is_brief or fixed is None):
+            needed = _needed(entrants, chosen)
+            near = [] if self._plan.is_brief else [r for r in entrants if not self._is_far(r, chosen)]
+            entrants = [runner for runner in entrants if runner in needed or runner in near]
         for _ in range(_ATTEMPTS):
             self._report(entrants, chosen, rounds if len(entrants) > 1 else min(rounds, self._plan.rounds))
             # Rounds that contradict a choice make another one, and rounds that choose are not reported.
