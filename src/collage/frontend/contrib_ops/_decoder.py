@@ -134,11 +134,14 @@ def _group_query_attention(b: Body) -> Sequence[str]:
 def _masked(b: Body, scores: str, after: str, new: str, factor: float) -> str:
     """Scores [N, heads, S, T] times a factor, of which those of keys that come later, or too early, do not count."""
     scores = scaled(b, scores, factor)
-    if cap := b.get("softcap", 0.0):
+    cap = b.get("softcap", 0.0)
+    b.need(math.isfinite(cap))
+    if cap:
         scores = scaled(b, b("Tanh", scaled(b, scores, 1 / cap)), cap)
     if b.has(10):
         scores = b("Add", scores, b.input(10))
     window = b.get("local_window_size", -1)
+    b.need(window < _LONGEST_WINDOW)
     if b.is_one(0, 1) and window < 1:
         return scores
     keys = b.counted(b("Add", after, new))
@@ -200,6 +203,8 @@ _ATTENTION = frozenset(
     )
 )
 """Attributes of the attention that is written out."""
+_LONGEST_WINDOW = 1 << 31
+"""ONNX Runtime reads windows in 32 bits."""
 
 DECODER: Mapping[str, Definition] = {
     "GatherBlockQuantized": _gather_block_quantized,
