@@ -1,4 +1,4 @@
-"""Normalisations of images that TVM's importer writes anew, against the same in double precision."""
+"""Normalisations that TVM's importer writes anew, against the same in double precision."""
 
 from __future__ import annotations
 
@@ -134,3 +134,36 @@ def test_images_are_found_behind_a_reshape_to_known_groups(sizes: tuple[int | st
         found = with_channels(bb, made)
         bb.emit_func_output(x)
     assert (found is not None and found.same_as(x)) == whole
+
+
+@pytest.mark.parametrize("square", ["s = Mul (x, x)", "s = Pow (x, two)"])
+@pytest.mark.parametrize(("rows", "length"), [("1", 896), ("n,m", 64), ("2,3", 7)])
+def test_rows_are_divided_by_the_root_of_the_mean_of_their_squares_in_one_nest(
+    square: str, rows: str, length: int, tmp_path: Path
+) -> None:
+    shape = f"float[{rows},{length}]"
+    body = f"{square} m = ReduceMean (s, last) e = Add (m, small) r = Sqrt (e) d = Div (x, r) y = Mul (d, scale)"
+    scale = np.linspace(-1, 2, length, dtype=np.float32)
+    weights = {"two": np.float32(2), "last": np.array([-1]), "small": np.float32(1e-6), "scale": scale}
+    used = {name: np.asarray(x) for name, x in weights.items() if name != "two" or "two" in square}
+    kernel = parsed_kernel("k", f"({shape} x) => ({shape} y) {{{body}}}", used)
+    toolchain = TvmToolchain()
+    made = toolchain.compile(kernel, TARGET, tmp_path)
+    loaded = toolchain.load(made, TARGET, tmp_path, LoadOptions(threads=2))
+    names = [name for name, _ in made.metadata["calls"]]
+    assert len(names) == 1 and "mean_of_squares" in names[0]
+    sizes = [{"n": 3, "m": 5}.get(n) or int(n) for n in rows.split(",")]
+    x = np.random.default_rng(0).standard_normal((*sizes, length)).astype(np.float32) * 100
+    x[..., 0, :] = 0
+    wide = x.astype(np.float64)
+    wanted = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6) * scale
+    np.testing.assert_allclose(np.array(loaded([x])[0]), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_means_of_squares_along_other_axes_are_as_before(tmp_path: Path) -> None:
+    body = "s = Mul (x, x) y = ReduceMean <keepdims = 0> (s, axes)"
+    kernel = parsed_kernel("k", f"(float[2,5,8] x) => (float[2] y) {{{body}}}", {"axes": np.array([1, 2])})
+    toolchain = TvmToolchain()
+    loaded = toolchain.load(toolchain.compile(kernel, TARGET, tmp_path), TARGET, tmp_path, LoadOptions(threads=2))
+    x = np.random.default_rng(0).standard_normal((2, 5, 8)).astype(np.float32)
+    np.testing.assert_allclose(np.array(loaded([x])[0]), (x**2).mean((1, 2)), rtol=1e-5)

@@ -100,7 +100,13 @@ from collage.toolchains.tvm.indexed import (
 )
 from collage.toolchains.tvm.known_wrong import summed_up
 from collage.toolchains.tvm.narrow_products import narrow_product
-from collage.toolchains.tvm.normalisations import is_of_images, normalised_images, reshaped, with_channels
+from collage.toolchains.tvm.normalisations import (
+    is_of_images,
+    mean_of_squares,
+    normalised_images,
+    reshaped,
+    with_channels,
+)
 from collage.toolchains.tvm.one_length import Images
 from collage.toolchains.tvm.processor import WIDE, current_processor
 from collage.toolchains.tvm.products import are_expected, are_expected_of_windows
@@ -223,6 +229,10 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
                 return self.bb.emit_te(
                     lambda x: extreme(x, axes, keepdims, reduce), inputs[0], primfunc_name_hint=op_name.lower()
                 )
+        if op_name == "ReduceMean" and attrs.get("keepdims", 1) and has_lengths(inputs[0]):
+            mean = mean_of_squares(self.bb, inputs[0], axes_of(inputs, attrs, opset) or ())
+            if mean is not None:
+                return mean
         if op_name in _SOFTMAXES and self._processor and has_lengths(inputs[0]) and is_in_parts(inputs[0]):
             # Before operator set 13 the axes from `axis` on were one row, and 1 was the default.
             axis = attrs.get("axis", -1 if opset >= _ALONG_ONE_AXIS else 1)

@@ -6,21 +6,25 @@ functions compute the sums separately, and give parameters the rank of the norma
 needed between two convolutions.
 
 Before operator set 18, groups are normalised as a Reshape to [N, groups, ...], an InstanceNormalization and a Reshape back.
+
+Language models divide rows by the root of the mean of their squares. The squares are summed up in the nest that computes them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm_ffi
-from tvm import relax, tirx
+from tvm import ir, relax, te, tirx
 
 from collage.toolchains.tvm.weight_layout import bound_call
 
-__all__ = ["is_of_images", "normalised_images", "reshaped", "with_channels"]
+__all__ = ["is_of_images", "mean_of_squares", "normalised_images", "reshaped", "with_channels"]
 
 _RANK = 4
 """Of images that convolutions turn."""
+_SQUARE = 2.0
 
 
 def is_of_images(x: Any) -> bool:
@@ -92,3 +96,36 @@ def reshaped(bb: Any, y: Any) -> Any:
     if first is None or not tvm_ffi.structural_equal(first.args[0].ty.shape, y.ty.shape):
         return y
     return first.args[0]
+
+
+def mean_of_squares(bb: Any, x: Any, axes: Sequence[int]) -> Any | None:
+    """Return the mean of a row of squares, which stays as an axis of length 1; None for other means.
+
+    Args:
+        bb: TVM's builder of blocks.
+        x: The value of which the mean is taken.
+        axes: The axes of which it is the mean.
+    """
+    base = _base_of_square(bb, x)
+    if base is None or str(base.ty.dtype) != "float32" or [axis % x.ty.ndim for axis in axes] != [x.ty.ndim - 1]:
+        return None
+    length = base.ty.shape.values[-1] if isinstance(base.ty.shape, relax.ShapeExpr) else None
+    return bb.emit_te(_mean, base, primfunc_name_hint="mean_of_squares") if isinstance(length, tirx.IntImm) else None
+
+
+def _mean(x: Any) -> Any:
+    *outer, length = x.shape
+    k = te.reduce_axis((0, length), name="k")
+    total = te.compute((*outer, 1), lambda *at: te.sum(x[*at[:-1], k] * x[*at[:-1], k], axis=k), name="squares")
+    return te.compute(total.shape, lambda *at: total[*at] / tirx.const(float(int(length)), "float32"), name="mean")
+
+
+def _base_of_square(bb: Any, x: Any) -> Any | None:
+    """Return the value of which another is the square; None if it is no square."""
+    product, power = bound_call(bb, x, "relax.multiply"), bound_call(bb, x, "relax.power")
+    if product is not None and product.args[0].same_as(product.args[1]):
+        return product.args[0]
+    if power is None or not isinstance(power.args[1], ir.GenericConst):
+        return None
+    exponent = power.args[1].value.numpy()
+    return power.args[0] if exponent.size == 1 and float(exponent.item()) == _SQUARE else None
