@@ -121,7 +121,7 @@ def _mean(x: Any) -> Any:
 
 
 def _base_of_square(bb: Any, x: Any) -> Any | None:
-    """Return the value of which another is the square; None if it is no square."""
+    """Return the value of which another is the square; None for anything else."""
     product, power = bound_call(bb, x, "relax.multiply"), bound_call(bb, x, "relax.power")
     if product is not None and product.args[0].same_as(product.args[1]):
         return product.args[0]
