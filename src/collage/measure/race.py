@@ -160,7 +160,7 @@ class _Race:
         if chosen is not None and (self._plan.is_brief or fixed is None):
             needed = _needed(entrants, chosen)
             near = [] if self._plan.is_brief else [r for r in entrants if not self._is_far(r, chosen)]
-            entrants = [runner for runner in entrants if runner in needed or runner in near]
+            entrants = [runner for runner in entrants if runner in [*needed, *near]]
         for _ in range(_ATTEMPTS):
             self._report(entrants, chosen, rounds if len(entrants) > 1 else min(rounds, self._plan.rounds))
             # Rounds that contradict a choice make another one, and rounds that choose are not reported.
@@ -337,9 +337,10 @@ def _choose(candidates: Sequence[Runner]) -> Runner | None:
 
 
 def _needed(track: Sequence[Runner], chosen: Runner) -> list[Runner]:
-    """Return the choice, the fastest single toolchain, and the baseline."""
+    """Return the choice, the fastest single toolchain, in the model's own precision too, and the baseline."""
     singles = [runner for runner in track if runner.finalist.incumbent]
-    kept = [chosen, min(singles, key=_median_s, default=chosen)]
+    own = [runner for runner in singles if not runner.finalist.is_reduced]
+    kept = [chosen, *(min(group, key=_median_s) for group in (singles, own) if group)]
     return [runner for runner in track if runner in kept or not runner.finalist.is_candidate]
 
 

@@ -368,6 +368,16 @@ def test_the_best_single_of_the_models_own_precision_is_raced_however_slow() -> 
     assert [standing.ratio is not None for standing in result.standings] == [True, True, False]
 
 
+def test_what_is_far_slower_than_the_choice_is_not_run_again_for_the_report() -> None:
+    narrow = Finalist("w4", "w4 0", {"seconds": 0.0003}, incumbent=True, is_reduced=True)
+    wide = Finalist("int8", "int8 0", {"seconds": 0.0009}, incumbent=True, is_reduced=True)
+    result = run(narrow, wide, entry("own", 0.0010), entry("far", 0.0011))
+    times = {standing.finalist.name: standing for standing in result.standings}
+    # The gain is told of the fastest target in the model's own precision, too.
+    assert [len(times[name].rounds_s) for name in ("w4", "int8", "own", "far")] == [7, 0, 7, 0]
+    assert times["int8"].ratio is not None and times["int8"].ratio[0] == pytest.approx(3.0, rel=0.05)
+
+
 def test_one_finalist_is_timed_in_new_processes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     ran, result = blocks_by_name(monkeypatch, entry("single", 0.010))
     assert ran["single"] == 4 + 7
