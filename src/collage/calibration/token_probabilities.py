@@ -17,7 +17,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _LEAST_LOG = -700.0
 """Logarithm of the probability that an answer's probability of 0 counts as."""
 _AT_A_TIME = 1 << 17
-"""Scores that are looked at at a time. They stay in a core's cache, and no memory is taken for them anew."""
+"""Scores that are looked at at a time, which stay in a core's cache. With eight times as many a text takes ten times as long."""
 
 
 def scores_of(outputs: Mapping[str, Array], expected: Mapping[str, Array]) -> tuple[Array, Array | None]:
@@ -38,7 +38,7 @@ def divergence(right: Array, found: Array | None) -> float:
     flat = right.reshape(-1, right.shape[-1])
     other = None if found is None else found.reshape(flat.shape)
     total = 0.0
-    for part in _parts(flat):
+    for part in _parts(*flat.shape):
         logs = _log_softmax(flat[part])
         answer = _LEAST_LOG if other is None else _log_softmax(other[part])
         total += float(np.sum(np.exp(logs) * (logs - answer)))
@@ -69,16 +69,16 @@ def surprise(scores: Array | None, label: Array | None, shape: tuple[int, ...]) 
     if scores is None:
         return -_LEAST_LOG
     flat, total = scores.reshape(-1, shape[-1]), 0.0
-    for part in _parts(flat[: len(counted)]):
+    for part in _parts(len(counted), shape[-1]):
         places = counted[part]
         total += float(np.sum(_logs_of(flat[places], tokens[places].astype(np.int64))))
     return -total / len(counted)
 
 
-def _parts(flat: Array) -> Iterator[slice]:
-    """Yield slices of positions."""
-    step = max(1, _AT_A_TIME // max(1, flat.shape[-1]))
-    for start in range(0, len(flat), step):
+def _parts(positions: int, tokens: int) -> Iterator[slice]:
+    """Yield slices of positions that have scores for so many tokens each."""
+    step = max(1, _AT_A_TIME // max(1, tokens))
+    for start in range(0, positions, step):
         yield slice(start, start + step)
 
 

@@ -82,6 +82,7 @@ class _Service:
         for number, (feeds, store) in enumerate(zip(self._feeds, self._stores, strict=True)):
             outputs = self._run(feeds)
             is_stood_in, self._noted = len(self._notes) > self._noted, len(self._notes)
+            # On harder inputs, and on probing ones, the check of each kernel has decided if it may decline or fail.
             if is_stood_in and number < self._must_run and not is_beyond_ranges(store.folder):
                 raise CompileError(self._notes[-1])
             for name, value in feeds.items():

@@ -151,7 +151,7 @@ class KernelWorker:
 
         A kernel that writes over its inputs is wrong too, since other kernels read them. At other lengths than the
         user's, and on probing inputs, it may fail, since the host stands in for kernels that do; it must not be wrong.
-        On inputs with other values it may decline to run.
+        On harder inputs, such as masks with holes, it may decline by ``Unsupported``.
 
         Args:
             compiled: The result of ``build``.

@@ -36,17 +36,17 @@ def compile_for(toolchain: Toolchain, kernel: ir.Model, target: Target, workspac
     """
     note_places(kernel)
     if not _reads_contributed(toolchain):
-        return _compile(toolchain, _checked(toolchain, target, kernel, True), target, workspace)
+        return _compile(toolchain, _checked(toolchain, target, kernel, in_standard=True), target, workspace)
     try:
-        return _compile(toolchain, _checked(toolchain, target, kernel, False), target, workspace)
+        return _compile(toolchain, _checked(toolchain, target, kernel, in_standard=False), target, workspace)
     except Unsupported:
         if not _has_contrib_ops(kernel):
             raise
-        return _compile(toolchain, _checked(toolchain, target, kernel, True), target, workspace)
+        return _compile(toolchain, _checked(toolchain, target, kernel, in_standard=True), target, workspace)
 
 
-def _checked(toolchain: Toolchain, target: Target, kernel: ir.Model, is_written_out: bool) -> CheckedModel:
-    """Return a kernel as a toolchain is given it: in ONNX's own operators or as it stands, with what its checks read.
+def _checked(toolchain: Toolchain, target: Target, kernel: ir.Model, *, in_standard: bool) -> CheckedModel:
+    """Return a kernel as a toolchain is given it: in ONNX's standard operators or as it stands, with what its checks read.
 
     Raises:
         Unsupported: It holds what cannot be checked.
@@ -57,7 +57,7 @@ def _checked(toolchain: Toolchain, target: Target, kernel: ir.Model, is_written_
     from collage.toolchains._sum_checks import with_sum_checks
 
     checked = CheckedModel(kernel)
-    if is_written_out and _has_contrib_ops(kernel):
+    if in_standard and _has_contrib_ops(kernel):
         checked = with_sum_checks(kernel)
         checked = checked._replace(model=written_out(checked.model))
     if _checks_indices(toolchain, target):
@@ -101,7 +101,7 @@ def check_import_for(toolchain: Toolchain, kernel: ir.Model, target: Target, wor
     except Unsupported:
         if not _reads_contributed(toolchain) or not _has_contrib_ops(kernel):
             raise
-        toolchain.check_import(_checked(toolchain, target, kernel, True).model, target, workspace)
+        toolchain.check_import(_checked(toolchain, target, kernel, in_standard=True).model, target, workspace)
 
 
 def load_for(toolchain: Toolchain, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
@@ -118,7 +118,7 @@ def profile_for(
 
 def kernel_for(toolchain: Toolchain, kernel: ir.Model, target: Target) -> ir.Model:
     """Return a kernel as a toolchain reads it."""
-    return _checked(toolchain, target, kernel, not _reads_contributed(toolchain)).model
+    return _checked(toolchain, target, kernel, in_standard=not _reads_contributed(toolchain)).model
 
 
 def support_for(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:

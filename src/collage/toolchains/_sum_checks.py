@@ -13,10 +13,10 @@ import onnx_ir as ir
 
 from collage._errors import Unsupported
 from collage.frontend.contrib_ops import ASSUMPTIONS, CONTRIBUTED, Assumption
-from collage.graph import constant_tensor, copy_model
+from collage.graph import copy_model
 from collage.toolchains._checked_kernel import Reading, SumCheck
 from collage.toolchains._index_checks import CheckedModel, Writer
-from collage.toolchains._index_uses import Axis, shown
+from collage.toolchains._index_uses import Axis, constant_of, shown
 
 __all__ = ["with_sum_checks"]
 
@@ -59,8 +59,8 @@ def _check(graph: ir.Graph, writer: Writer, node: ir.Node, assumption: Assumptio
         tensor = operands.get(place)
         if tensor is None:
             continue
-        if tensor.shape is None:
-            raise Unsupported(f"a rank of {shown(node)} is not known")
+        if tensor.shape is None or len(tensor.shape) <= axis:
+            raise Unsupported(f"a rank of {shown(node)} is not known, or too small")
         length = tensor.shape[axis]
         lengths.append(writer.length(length if isinstance(length, int) else _first_of(graph, tensor, axis)))
     origin = _origin(graph, value) or _Origin(value)
@@ -114,9 +114,8 @@ def _origin(graph: ir.Graph, value: ir.Value) -> _Origin | None:
             return _Origin(first, "sums", number, offset) if is_read else None
         elif number is not None and node.op_type == "Gather":
             shape = first.producer()
-            tensor = (
-                shape.inputs[0] if shape is not None and shape.op_type == "Shape" and not shape.attributes else None
-            )
+            is_whole = shape is not None and shape.op_type == "Shape" and not shape.attributes
+            tensor = shape.inputs[0] if shape is not None and is_whole else None
             return _Origin(tensor, "length", number, offset) if tensor is not None and tensor.is_graph_input() else None
         elif node.op_type not in _SAME_NUMBERS:
             return None
@@ -126,5 +125,5 @@ def _origin(graph: ir.Graph, value: ir.Value) -> _Origin | None:
 
 def _integer(value: ir.Value | None) -> int | None:
     """Return the only element of a constant; None for any other value."""
-    tensor = None if value is None or value.is_graph_input() else constant_tensor(value)
-    return int(tensor.numpy().item()) if tensor is not None and tensor.size == 1 and tensor.dtype.is_integer() else None
+    array = None if value is None else constant_of(value)
+    return int(array.item()) if array is not None and array.size == 1 and array.dtype.kind in "iu" else None

@@ -41,7 +41,7 @@ def _rotary_embedding(b: Body) -> Sequence[str]:
 def _turned(
     b: Body, heads: str, cosines: str, sines: str, rotated: int, width: int, interleaved: str = "interleaved"
 ) -> str:
-    """Heads whose last axis, the fourth, has so many numbers that are rotated as pairs; cosines and sines fit their halves."""
+    """Heads [N, heads, S, width], or with S before heads, of which the first numbers are rotated as pairs and the others kept."""
     half, is_interleaved = rotated // 2, b.get(interleaved, 0)
     if is_interleaved:  # The numbers of a pair are side by side.
         pairs = b("Reshape", b.sliced(heads, 3, 0, rotated), b.integers(0, 0, 0, half, 2))

@@ -76,11 +76,10 @@ def narrow_product(
         bias: The bias, if there is one.
         zeros: The zero points of blocks [K / B, N], if they are not 0.
     """
-    bits = scales.value.numpy().view(np.uint32)
-    if not (
-        bits & _LOWER_HALF
-    ).any():  # They have no more digits than a bfloat16: as bits, they are half as many bytes.
-        scales = relax.const((bits >> 16).astype(np.uint16), "uint16")
+    digits = scales.value.numpy().view(np.uint32)
+    # Scales that have no more digits than a bfloat16 are half as many bytes.
+    if not (digits & _LOWER_HALF).any():
+        scales = relax.const((digits >> 16).astype(np.uint16), "uint16")
     given = [x, integers, scales, *([] if zeros is None else [zeros])]
     product = functools.partial(_product, bits=attrs["bits"], rounds=bool(attrs["rounds"]))
     y = bb.emit_te(product, *given, primfunc_name_hint="narrow_matmul")
