@@ -32,6 +32,8 @@ __all__ = ["CostTable"]
 _BATCH_SIZE = 16
 _PROBED_SHARE = 0.5
 """Share of a budget of kernels that is spent on profiles of targets without a profiler. The search has the rest."""
+_LEAST_CALLS = 10
+"""A segment on which the fastest target spends less than so many calls is not cut: the parts would measure the calls."""
 _LEAST_SHARE = 0.1
 """The least share of a kernel's time that is left when the cost of the call is taken off."""
 _HOPED = 0.5
@@ -115,16 +117,18 @@ class CostTable:
         found, graph = self._survey.baselines[target], self._problem.graph
         taken = [i for bits in found.ranges for i in IndexSet(bits)]
         weights = self._expectation.weights(taken)
-        parts = segments(graph.cuts, found.ranges, weights, min(MOST, most))
+        overheads = self.overheads[target]
+        call_s = overheads.dispatch_s + overheads.launch_s
+        least = _LEAST_CALLS * call_s / self.best_single_s * sum(weights.values())
+        parts = segments(graph.cuts, found.ranges, weights, min(MOST, most), least)
         if len(parts) <= len(found.ranges) or self.search_s_left <= 0:
             return
         self.say(f"profiling {target.short}: {len(parts)} segments of the model")
         places = [PlannedKernel(SubGraph(graph, IndexSet(bits)), target) for bits in parts]
         outcomes = self._estimator.measure([self._problem.kernel_of(place) for place in places])
         self.budget.asked += sum(not outcome.recorded for outcome in outcomes)
-        dispatch_s = self.overheads[target].dispatch_s
         seconds = {
-            bits: max(outcome.time.median_s - dispatch_s, _LEAST_SHARE * outcome.time.median_s)
+            bits: max(outcome.time.median_s - overheads.dispatch_s, _LEAST_SHARE * outcome.time.median_s)
             for bits, outcome in zip(parts, outcomes, strict=True)
             if outcome.time is not None
         }

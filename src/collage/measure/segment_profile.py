@@ -14,15 +14,15 @@ __all__ = ["MOST", "profile_from_segments", "segments"]
 
 # Equal segments are measured once, so repeated layers cost little.
 MOST = 8
-# Shorter segments show little of how a toolchain fuses, and would be chosen only since they are measured already.
-_LEAST_NODES = 4
 # A lighter segment is not cut further: it can change the plan by no more than a mix has to gain.
 _WORTH = 0.1
 # The lighter side of a cut has at least this share of the segment's weight, if there is such a cut.
 _LEAST_SIDE = 0.2
 
 
-def segments(cuts: Sequence[Cut], ranges: Sequence[int], weights: Mapping[int, float], most: int = MOST) -> list[int]:
+def segments(
+    cuts: Sequence[Cut], ranges: Sequence[int], weights: Mapping[int, float], most: int = MOST, least: float = 0.0
+) -> list[int]:
     """Cut ranges of nodes into segments of similar weight, where few values cross.
 
     The heaviest segment is cut again and again.
@@ -32,18 +32,18 @@ def segments(cuts: Sequence[Cut], ranges: Sequence[int], weights: Mapping[int, f
         ranges: Ranges of nodes that a target takes, as bits.
         weights: Estimated cost of each node in any unit.
         most: The largest number of segments. Each range stays a segment even if it is less.
+        least: A lighter segment is not cut further, in the unit of the weights.
 
     Returns:
         Segments as bits. Together they are the ranges.
     """
-    most = min(most, sum(bits.bit_count() for bits in ranges) // _LEAST_NODES)
-    whole = sum(weights[i] for bits in ranges for i in IndexSet(bits))
+    least = max(least, _WORTH * sum(weights[i] for bits in ranges for i in IndexSet(bits)))
     uncut = [_bounds(bits) for bits in ranges]
     done: list[tuple[int, int]] = []
     while uncut and len(uncut) + len(done) < most:
         segment = max(uncut, key=lambda each: _weight(each, weights))
         uncut.remove(segment)
-        position = _best_cut(segment, cuts, weights) if _weight(segment, weights) > _WORTH * whole else None
+        position = _best_cut(segment, cuts, weights) if _weight(segment, weights) > least else None
         if position is None:
             done.append(segment)
         else:

@@ -95,14 +95,22 @@ def test_variants_take_the_whole_model_alone(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("budget", "asked"), [(80, {"one": 6, "two": 6}), (12, {"one": 3, "two": 3}), (10, {"one": 2, "two": 3}), (2, {})]
+    ("budget", "call_s", "asked"),
+    [
+        (80, 1e-6, {"one": 6, "two": 6}),
+        (12, 1e-6, {"one": 3, "two": 3}),
+        (10, 1e-6, {"one": 2, "two": 3}),
+        (2, 1e-6, {}),
+        (80, 5e-4, {"one": 2, "two": 2}),  # Half of the model takes less than ten calls.
+        (80, 1e-3, {}),
+    ],
 )
 def test_targets_without_a_profile_share_half_of_the_kernels_that_tell_where_the_time_goes(
-    budget: int, asked: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    budget: int, call_s: float, asked: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    op_types = ("Exp", "Log", "Neg", "Abs", "Tanh", "Relu") * 4
+    op_types = ("Exp", "Log", "Neg", "Abs", "Tanh", "Relu")
     nodes = [helper.make_node(op_type, [f"v{i}"], [f"v{i + 1}"]) for i, op_type in enumerate(op_types)]
-    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("v0", "v24")]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("v0", "v6")]
     model = ir.serde.deserialize_model(helper.make_model(helper.make_graph(nodes, "chain", ports[:1], ports[1:])))
     menu = [Target.parse(f"llvm -compiler={name}") for name in ("one", "two")]
     toolchains = Registry(())
@@ -116,13 +124,13 @@ def test_targets_without_a_profile_share_half_of_the_kernels_that_tell_where_the
         return [part for _ in kernels]
 
     monkeypatch.setattr(cost_table.MeasuringCostEstimator, "measure", measure)
-    monkeypatch.setattr(cost_table, "measure_overheads", lambda *_: Overheads(1e-6, 1e-6))
+    monkeypatch.setattr(cost_table, "measure_overheads", lambda *_: Overheads(call_s / 2, call_s / 2))
     monkeypatch.setattr(cost_table, "measure_peak", lambda _: Peak(1e9, 1e9))
     options = CompileOptions(measure_budget=budget)
     with Database(str(tmp_path / "t.sqlite")) as database:
         problem = Problem.of(model, menu, toolchains, options)
         baselines = {
-            target: TargetBaseline(target, Availability(True), {}, ((1 << 24) - 1,), (whole,), {}) for target in menu
+            target: TargetBaseline(target, Availability(True), {}, ((1 << 6) - 1,), (whole,), {}) for target in menu
         }
         survey = Survey(problem, Reference(CheckingSets(), None, Verdict()), baselines)
         with measure_session(toolchains, database, tmp_path, options) as session:
