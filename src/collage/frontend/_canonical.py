@@ -41,6 +41,7 @@ def canonicalise(model: ir.Model) -> None:
     forget_nameless_dims(model)
     common.RemoveInitializersFromInputsPass()(model)
     lift_constants(model)
+    list_axes(model)
     write_padding_out(model)
     common.TopologicalSortPass()(model)
     remove_unused(model)
@@ -253,6 +254,35 @@ def _identity(graph: ir.Graph, value: ir.Value, taken: set[str | None]) -> ir.Va
     value.name = other
     result.name = name
     return result
+
+
+def list_axes(model: ir.Model) -> None:
+    """Make a list of an axis that is a lone number, where ONNX asks for a list.
+
+    PyTorch writes RMSNorm so before operator set 23. ONNX Runtime and OpenVINO take it, and TVM does not.
+    """
+    made: dict[ir.Value, ir.Value] = {}
+    for graph in model.graphs():
+        for node in graph:
+            takes_list = node.op_type.startswith("Reduce") or node.op_type in ("Squeeze", "Unsqueeze")
+            axes = node.inputs[1] if takes_list and node.domain == "" and len(node.inputs) > 1 else None
+            if axes is None or not axes.is_initializer() or axes.const_value is None or axes.const_value.shape.rank():
+                continue
+            if axes not in made:
+                made[axes] = _as_list(axes, axes.const_value)
+            node.replace_input_with(1, made[axes])
+
+
+def _as_list(number: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+    """Return a new initializer beside a number: a list of it alone."""
+    graph, name = number.graph, f"{number.name}_list"
+    assert graph is not None
+    while name in graph.initializers:
+        name += "_"
+    made = ir.tensor(tensor.numpy().reshape(1), name=name)
+    value = ir.Value(name=name, type=ir.TensorType(made.dtype), shape=ir.Shape((1,)), const_value=made)
+    graph.register_initializer(value)
+    return value
 
 
 def write_padding_out(model: ir.Model) -> None:

@@ -89,3 +89,21 @@ def test_the_long_name_of_the_default_domain_and_graphs_without_names_are_read()
     ]
     assert all(graph.name for graph in read.graphs())
     assert model.SerializeToString() == before
+
+
+def test_a_lone_axis_becomes_a_list_for_its_readers_that_ask_for_one() -> None:
+    """As PyTorch exports RMSNorm. The number is an index, too, which stays one."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x", "axis"], ["mean"]),
+        helper.make_node("Squeeze", ["mean", "axis"], ["flat"]),
+        helper.make_node("Gather", ["flat", "axis"], ["row"]),
+        helper.make_node("Unsqueeze", ["row", "axis_list"], ["y"]),
+    ]
+    weights = [helper.make_tensor("axis", TensorProto.INT64, [], [1]), helper.make_tensor("axis_list", 7, [1], [0])]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    read = read_model(helper.make_model(helper.make_graph(nodes, "g", [x], [y], weights), ir_version=10))
+    shapes = {node.op_type: node.inputs[1].shape for node in read.graph if node.inputs[1] is not None}
+    assert shapes == {"ReduceMean": [1], "Squeeze": [1], "Gather": [], "Unsqueeze": [1]}
+    feeds = {"x": np.arange(12, dtype=np.float32).reshape(3, 4)}
+    assert ReferenceEvaluator(ir.to_proto(read)).run(None, feeds)[0].tolist() == [5.5]
