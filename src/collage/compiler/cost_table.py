@@ -32,7 +32,7 @@ __all__ = ["CostTable"]
 _BATCH_SIZE = 16
 _PROBED_SHARE = 0.5
 """Share of a budget of kernels that is spent on profiles of targets without a profiler. The search has the rest."""
-_LEAST_CALLS = 10
+_LEAST_CALLS = 5
 """A segment on which the fastest target spends less than so many calls is not cut: the parts would measure the calls."""
 _LEAST_SHARE = 0.1
 """The least share of a kernel's time that is left when the cost of the call is taken off."""
@@ -126,7 +126,8 @@ class CostTable:
         self.say(f"profiling {target.short}: {len(parts)} segments of the model")
         places = [PlannedKernel(SubGraph(graph, IndexSet(bits)), target) for bits in parts]
         outcomes = self._estimator.measure([self._problem.kernel_of(place) for place in places])
-        self.budget.asked += sum(not outcome.recorded for outcome in outcomes)
+        asked = {self._problem.key_of(p) for p, outcome in zip(places, outcomes, strict=True) if not outcome.recorded}
+        self.budget.asked += len(asked)
         seconds = {
             bits: max(outcome.time.median_s - overheads.dispatch_s, _LEAST_SHARE * outcome.time.median_s)
             for bits, outcome in zip(parts, outcomes, strict=True)

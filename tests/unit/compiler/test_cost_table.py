@@ -101,8 +101,8 @@ def test_variants_take_the_whole_model_alone(tmp_path: Path, monkeypatch: pytest
         (12, 1e-6, {"one": 3, "two": 3}),
         (10, 1e-6, {"one": 2, "two": 3}),
         (2, 1e-6, {}),
-        (80, 5e-4, {"one": 2, "two": 2}),  # Half of the model takes less than ten calls.
-        (80, 1e-3, {}),
+        (80, 1e-3, {"one": 2, "two": 2}),  # Half of the model takes less than five calls.
+        (80, 2e-3, {}),
     ],
 )
 def test_targets_without_a_profile_share_half_of_the_kernels_that_tell_where_the_time_goes(
