@@ -257,6 +257,11 @@ def _returns_masked_scores(node: ir.Node) -> bool:
     return is_used and is_masked and bool(node.attributes.get_int("is_causal"))
 
 
+def _is_causal_later(node: ir.Node) -> bool:
+    """Return True if a causal Attention has a past."""
+    return len(node.inputs) > 4 and node.inputs[4] is not None and bool(node.attributes.get_int("is_causal"))
+
+
 def _copies_by_einsum(node: ir.Node) -> bool:
     """Return True if an Einsum of one operand keeps letters in their order. Without an arrow, they are sorted."""
     letters, arrow, made = _text(node, "equation", "").replace(" ", "").replace(".", "").partition("->")
@@ -401,6 +406,7 @@ DEFECTS: Sequence[KnownDefect] = (
     ),
     KnownDefect("Attention", "openvino ignores the windows of Attention", _has_window),
     KnownDefect("Attention", "openvino does not mask the scores that causal Attention returns", _returns_masked_scores),
+    KnownDefect("Attention", "openvino counts queries of causal Attention from 0, whatever the past", _is_causal_later),
     KnownDefect(
         "Attention",
         "openvino ignores the mask_filter_value of Attention",
