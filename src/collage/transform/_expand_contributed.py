@@ -1,4 +1,4 @@
-"""ExpandContributed: ONNX Runtime's own operators become ONNX's."""
+"""ExpandContributed: ONNX Runtime's own operators, and ONNX's of opset 23, become older ones of ONNX."""
 
 from __future__ import annotations
 

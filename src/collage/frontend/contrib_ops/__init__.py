@@ -2,6 +2,7 @@
 
 A model that ONNX Runtime optimised and saved can be read by ONNX Runtime alone, and in part by OpenVINO. ONNX infers no
 shapes after such an operator. Here each is a few lines of standard operators of opset 17, which has LayerNormalization.
+So are ONNX's own operators for transformers, which came later and are read by as few.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collage.frontend.contrib_ops._attention import ATTENTION
 from collage.frontend.contrib_ops._decoder import DECODER
 from collage.frontend.contrib_ops._forerunners import FORERUNNERS
 from collage.frontend.contrib_ops._fused import FUSED
+from collage.frontend.contrib_ops._newer import NEWER
 from collage.frontend.contrib_ops._quantised import QUANTISED
 from collage.frontend.contrib_ops._writer import Body, Facts, Undefined
 
@@ -62,6 +64,7 @@ ASSUMPTIONS: Mapping[str, tuple[Assumption, ...]] = {
 Of attention with a cache: each sequence fills its part of the past, so no key in it is padding, and the cache grows.
 """
 
+_NEWER_OPSET = 23
 _OLDEST_OPSET = 13
 _STANDARD_OPSET = 17
 _NOT_AS_DEFINED = (
@@ -90,7 +93,7 @@ what ONNX has and hardly any toolchain reads.
 def is_contributed(domain: str, op_type: str, version: int) -> bool:
     """Return True if an operator has a standard form here, and a model of this opset needs it."""
     if domain in ("", "ai.onnx"):
-        return version < _WITHOUT_DOMAIN.get(op_type, 0)
+        return version < _WITHOUT_DOMAIN.get(op_type, 0) or (op_type in NEWER and version >= _NEWER_OPSET)
     return domain == CONTRIBUTED and op_type in _DEFINITIONS and op_type not in _WITHOUT_DOMAIN
 
 
@@ -157,9 +160,10 @@ def standard_form(
     """
     if version < _STANDARD_OPSET or not is_contributed(node.domain, node.op_type, version):
         return None
+    definitions = NEWER if node.op_type in NEWER and node.domain != CONTRIBUTED else _DEFINITIONS
     try:
         body = Body(node, version, facts, exact, assuming)
-        made = _DEFINITIONS[node.op_type](body)
+        made = definitions[node.op_type](body)
     except (Undefined, *_NOT_AS_DEFINED):
         return None
     wanted = [(name, value) for name, value in zip(node.output, made, strict=False) if name]

@@ -10,7 +10,7 @@ import onnx
 from collage.frontend.contrib_ops._fused import scaled
 from collage.frontend.contrib_ops._writer import Body, Definition, Undefined
 
-__all__ = ["DECODER"]
+__all__ = ["DECODER", "turned"]
 
 
 def _rotary_embedding(b: Body) -> Sequence[str]:
@@ -34,11 +34,11 @@ def _rotary_embedding(b: Body) -> Sequence[str]:
     cosines, sines = (
         b("Unsqueeze", b("Gather", b.input(i), places), b.integers(-3 if by_head else -2)) for i in (2, 3)
     )
-    y = _turned(b, heads, cosines, sines, rotated, width)
+    y = turned(b, heads, cosines, sines, rotated, width)
     return [y if by_head else b("Reshape", y, b.integers(0, 0, b.length(0, 2)))]
 
 
-def _turned(
+def turned(
     b: Body, heads: str, cosines: str, sines: str, rotated: int, width: int, interleaved: str = "interleaved"
 ) -> str:
     """Heads [N, heads, S, width], or with S before heads, of which the first numbers are rotated as pairs and the others kept."""
@@ -105,19 +105,19 @@ def _group_query_attention(b: Body) -> Sequence[str]:
     def by_head(x: str, count: int) -> str:
         return b("Transpose", b("Reshape", x, b.integers(0, 0, count, width)), perm=[0, 2, 1, 3])
 
-    def turned(x: str) -> str:
+    def placed(x: str) -> str:
         if not b.get("do_rotary", 0):
             return x
         start, end = (b("Unsqueeze", place, b.integers(0)) for place in (after, b("Add", after, new)))
         cosines, sines = (b("Slice", b.input(i), start, end, b.integers(0)) for i in (7, 8))
-        return _turned(b, x, cosines, sines, 2 * b.length(7, 1), width, "rotary_interleaved")
+        return turned(b, x, cosines, sines, 2 * b.length(7, 1), width, "rotary_interleaved")
 
     if b.has(1):
         query, key, value = (by_head(b.input(i), count) for i, count in enumerate((heads, groups, groups)))
-        query, key = turned(query), turned(key)
+        query, key = placed(query), placed(key)
     else:
         joint = by_head(b.input(0), heads + 2 * groups)
-        both = turned(b.sliced(joint, 1, 0, heads + groups))
+        both = placed(b.sliced(joint, 1, 0, heads + groups))
         query, key = b.sliced(both, 1, 0, heads), b.sliced(both, 1, heads, heads + groups)
         value = b.sliced(joint, 1, heads + groups, heads + 2 * groups)
     if b.has(3):
