@@ -42,7 +42,13 @@ from collage.frontend._separate import separate_lengths
 from collage.frontend._shape_profiles import Lengths, lengths_as_json, lengths_from_json, shape_profiles
 from collage.frontend._similar import similar_inputs
 from collage.frontend._weights import WEIGHTS_FILE, place_weights, place_weights_once
-from collage.frontend.contrib_ops import has_contrib_ops, is_contributed, opset_to_write_in, standard_form
+from collage.frontend.contrib_ops import (
+    has_contrib_ops,
+    has_standard_form,
+    is_contributed,
+    opset_to_write_in,
+    standard_form,
+)
 
 __all__ = [
     "CLASSES",
@@ -79,6 +85,7 @@ __all__ = [
     "forget_claims",
     "free_dimensions",
     "has_contrib_ops",
+    "has_standard_form",
     "has_telling_name",
     "in_opset",
     "infer_shapes",

@@ -51,7 +51,10 @@ def _expand_contributed(graph: onnx.GraphProto, version: int, around: Mapping[st
 
     for body in (body for node in graph.node for body in bodies_of(node)):
         _expand_contributed(body, version, known)
-    expanded = [new for node in graph.node for new in standard_form(node, version, facts, exact=False) or [node]]
+    expanded: list[onnx.NodeProto] = []
+    for node in graph.node:
+        contributed = is_contributed(node.domain, node.op_type, version)
+        expanded += (standard_form(node, version, facts, exact=False) if contributed else None) or [node]
     kept = onnx.GraphProto(node=expanded)
     del graph.node[:]
     graph.node.extend(kept.node)

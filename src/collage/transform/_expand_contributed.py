@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from collage.frontend import (
-    is_contributed,
+    has_standard_form,
     lift_constants,
     name_everything,
     opset_to_write_in,
@@ -47,7 +47,7 @@ class ExpandContributed(ModulePass):
                 (graph, node)
                 for graph in model.graphs()
                 for node in graph
-                if is_contributed(node.domain, node.op_type, version)
+                if has_standard_form(node.domain, node.op_type, version)
             ]
             if found:
                 operators = ((node.op_type, len(node.outputs)) for node in model.graph.all_nodes())

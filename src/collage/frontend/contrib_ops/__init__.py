@@ -20,8 +20,8 @@ from collage.frontend.contrib_ops._attention import ATTENTION
 from collage.frontend.contrib_ops._decoder import DECODER
 from collage.frontend.contrib_ops._forerunners import FORERUNNERS
 from collage.frontend.contrib_ops._fused import FUSED
-from collage.frontend.contrib_ops._newer import NEWER
 from collage.frontend.contrib_ops._quantised import QUANTISED
+from collage.frontend.contrib_ops._transformers import TRANSFORMERS
 from collage.frontend.contrib_ops._writer import Body, Facts, Undefined
 
 __all__ = [
@@ -64,7 +64,6 @@ ASSUMPTIONS: Mapping[str, tuple[Assumption, ...]] = {
 Of attention with a cache: each sequence fills its part of the past, so no key in it is padding, and the cache grows.
 """
 
-_NEWER_OPSET = 23
 _OLDEST_OPSET = 13
 _STANDARD_OPSET = 17
 _NOT_AS_DEFINED = (
@@ -91,16 +90,21 @@ what ONNX has and hardly any toolchain reads.
 
 
 def is_contributed(domain: str, op_type: str, version: int) -> bool:
-    """Return True if an operator has a standard form here, and a model of this opset needs it."""
+    """Return True if an operator that ONNX Runtime writes has a standard form here, and a model of this opset needs it."""
     if domain in ("", "ai.onnx"):
-        return version < _WITHOUT_DOMAIN.get(op_type, 0) or (op_type in NEWER and version >= _NEWER_OPSET)
+        return version < _WITHOUT_DOMAIN.get(op_type, 0)
     return domain == CONTRIBUTED and op_type in _DEFINITIONS and op_type not in _WITHOUT_DOMAIN
 
 
+def has_standard_form(domain: str, op_type: str, version: int) -> bool:
+    """Return True if an operator is contributed, or ONNX's for transformers: few toolchains read either."""
+    return is_contributed(domain, op_type, version) or (domain in ("", "ai.onnx") and op_type in TRANSFORMERS)
+
+
 def has_contrib_ops(model: ir.Model) -> bool:
-    """Return True if a model or one of its bodies holds such an operator."""
+    """Return True if a model or one of its bodies holds an operator that has a standard form here."""
     version = model.opset_imports.get("", 1)
-    return any(is_contributed(node.domain, node.op_type, version) for node in model.graph.all_nodes())
+    return any(has_standard_form(node.domain, node.op_type, version) for node in model.graph.all_nodes())
 
 
 def give_domain(proto: onnx.ModelProto) -> None:
@@ -146,7 +150,7 @@ def opset_to_write_in(version: int, operators: Iterable[tuple[str, int]]) -> int
 def standard_form(
     node: onnx.NodeProto, version: int, facts: Facts, *, exact: bool = True, assuming: bool = False
 ) -> list[onnx.NodeProto] | None:
-    """Standard nodes that compute the same as a contributed one; None if there are none, or a fact is missing.
+    """Older standard nodes that compute the same as one; None if there are none, or a fact is missing.
 
     Args:
         node: A node of a model that has ONNX's opset ``version``.
@@ -158,9 +162,10 @@ def standard_form(
     Returns:
         Nodes in order. Their names, and those of the values between them, begin with the name of the first output.
     """
-    if version < _STANDARD_OPSET or not is_contributed(node.domain, node.op_type, version):
+    if version < _STANDARD_OPSET or not has_standard_form(node.domain, node.op_type, version):
         return None
-    definitions = NEWER if node.op_type in NEWER and node.domain != CONTRIBUTED else _DEFINITIONS
+    is_onnx = node.domain != CONTRIBUTED and node.op_type in TRANSFORMERS
+    definitions = TRANSFORMERS if is_onnx else _DEFINITIONS
     try:
         body = Body(node, version, facts, exact, assuming)
         made = definitions[node.op_type](body)

@@ -10,7 +10,7 @@ import onnx
 from collage.frontend.contrib_ops._fused import scaled
 from collage.frontend.contrib_ops._writer import Body, Definition, Undefined
 
-__all__ = ["DECODER", "turned"]
+__all__ = ["DECODER", "capped", "turned"]
 
 
 def _rotary_embedding(b: Body) -> Sequence[str]:
@@ -131,13 +131,16 @@ def _group_query_attention(b: Body) -> Sequence[str]:
     return [b("Reshape", y, b.integers(0, 0, heads * width)), key, value]
 
 
+def capped(b: Body, scores: str) -> str:
+    """Scores, brought below the node's ``softcap`` by a hyperbolic tangent; as they are without one."""
+    cap = b.get("softcap", 0.0)
+    b.need(0 <= cap < math.inf)
+    return scaled(b, b("Tanh", scaled(b, scores, 1 / cap)), cap) if cap else scores
+
+
 def _masked(b: Body, scores: str, after: str, new: str, factor: float) -> str:
     """Scores [N, heads, S, T] times a factor, of which those of keys that come later, or too early, do not count."""
-    scores = scaled(b, scores, factor)
-    cap = b.get("softcap", 0.0)
-    b.need(math.isfinite(cap))
-    if cap:
-        scores = scaled(b, b("Tanh", scaled(b, scores, 1 / cap)), cap)
+    scores = capped(b, scaled(b, scores, factor))
     if b.has(10):
         scores = b("Add", scores, b.input(10))
     window = b.get("local_window_size", -1)

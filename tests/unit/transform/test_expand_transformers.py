@@ -21,7 +21,7 @@ def attention(*more: Any, heads: int = 2, new: int = 5, outputs: int = 1, **attr
 
 
 def mask(*shape: int) -> np.ndarray[Any, Any]:
-    """Which scores count: in the first row none, in the others most."""
+    """Truth for the scores that count: in the first row none, in the others most."""
     made = np.random.default_rng(sum(shape)).random(shape) < 0.7
     made[..., 0, :], made[..., 1, 2] = False, True
     return made

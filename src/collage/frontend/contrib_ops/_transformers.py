@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
-from collage.frontend.contrib_ops._decoder import turned
+from collage.frontend.contrib_ops._decoder import capped, turned
 from collage.frontend.contrib_ops._fused import scaled
-from collage.frontend.contrib_ops._writer import Body, Definition, Undefined
+from collage.frontend.contrib_ops._writer import Body, Definition
 
-__all__ = ["NEWER"]
+__all__ = ["TRANSFORMERS"]
 
 _BY_HEAD = 4
 """Rank of tensors [N, heads, S, width]. Others are [N, S, heads * width]."""
@@ -30,15 +30,14 @@ def _attention(b: Body) -> Sequence[str]:
 
     Several heads of queries may share one of keys. The result for a query of which no key counts is 0.
     """
-    _leave_to_inference(b)
     b.need(not b.wants(3) and not b.has(6) and not set(b.attributes()) - _KNOWN)
     b.need(all(b.get(name, -1) == -1 for name in _WINDOWS))
     b.need(b.get("softmax_precision", b.kind(0)) == b.kind(0))
     (heads, width), (groups, _), (_, value_width) = (
         _heads_of(b, i, name) for i, name in enumerate(("q_num_heads", "kv_num_heads", "kv_num_heads"))
     )
-    factor, cap = b.get("scale", 1 / math.sqrt(width)), b.get("softcap", 0.0)
-    b.need(heads % groups == 0 and 0 < factor < math.inf and 0 <= cap < math.inf)
+    factor = b.get("scale", 1 / math.sqrt(width))
+    b.need(heads % groups == 0 and 0 < factor < math.inf)
     query, key, value = (_by_head(b, i, count) for i, count in enumerate((heads, groups, groups)))
     if b.has(4):
         key, value = (b("Concat", b.input(i), x, axis=2) for i, x in ((4, key), (5, value)))
@@ -51,9 +50,7 @@ def _attention(b: Body) -> Sequence[str]:
         return x if heads == groups else b("Reshape", x, b.integers(0, heads, -1, length))
 
     rows, keys = scaled(b, by_group(query, width), factor), b("Transpose", key, perm=[0, 1, 3, 2])
-    scores = by_query(b("MatMul", rows, keys), 0)
-    if cap:
-        scores = scaled(b, b("Tanh", scaled(b, scores, 1 / cap)), cap)
+    scores = capped(b, by_query(b("MatMul", rows, keys), 0))
     hidden = _hidden(b, query, key)
     if hidden:
         addend = b.input(3) if b.has(3) and not _is_truth(b) else b.number(0)
@@ -97,7 +94,6 @@ def _rotary_embedding(b: Body) -> Sequence[str]:
 
     The first r numbers of a head are rotated, as pairs; the others are kept.
     """
-    _leave_to_inference(b)
     x, (count, width) = b.input(0), _heads_of(b, 0, "num_heads")
     by_head = b.rank(0) == _BY_HEAD
     rotated = 2 * b.length(1, (b.rank(1) or 0) - 1)
@@ -110,14 +106,7 @@ def _rotary_embedding(b: Body) -> Sequence[str]:
 
 def _swish(b: Body) -> Sequence[str]:
     """A number times the sigmoid of a multiple of it."""
-    _leave_to_inference(b)
     return [b("Mul", b.input(0), b("Sigmoid", scaled(b, b.input(0), b.get("alpha", 1.0))))]
-
-
-def _leave_to_inference(b: Body) -> None:
-    """ONNX infers types and shapes by itself."""
-    if not b.exact:
-        raise Undefined
 
 
 def _heads_of(b: Body, index: int, count: str) -> tuple[int, int]:
@@ -136,7 +125,7 @@ def _by_head(b: Body, index: int, heads: int) -> str:
     return b("Transpose", b("Reshape", b.input(index), b.integers(0, 0, heads, -1)), perm=[0, 2, 1, 3])
 
 
-NEWER: Mapping[str, Definition] = {
+TRANSFORMERS: Mapping[str, Definition] = {
     "Attention": _attention,
     "RotaryEmbedding": _rotary_embedding,
     "Swish": _swish,
