@@ -28,12 +28,11 @@ _BOOL = 9
 """ONNX's number of the type."""
 _ROUNDS_FAR = 2**25
 """Constants from here on are beyond every integer up to ``_EXACT``, even when rounded to float32."""
-_WIDEST_SUM = _INT32 // 2 - 1
-LIMITS = (_INT32 - 1, _WIDEST_SUM, _EXACT - 1)
+LIMITS = (_INT32 - 1, _INT32 // 2 - 1, _EXACT - 1, _EXACT // 4 - 1, 2**15 - 1)
 """Magnitudes that inputs of a kernel may be held to when it runs: the first one that no operator of it goes beyond.
 
-The last one is for kernels that only compare and move integers, such as tokens. Arithmetic that needs it is refused, since its
-numbers may be larger in the next run.
+The third is for kernels that compare and move integers, such as tokens, and the fourth for those that also add a few.
+The last one lets two inputs be multiplied, such as masks.
 """
 
 WIDE = frozenset({"INT64", "UINT64", "UINT32"})
@@ -49,6 +48,8 @@ _IN_FLOAT = (
     | {"ReverseSequence", "Trilu"}
 )
 """Operators that are computed in float32, also of int32. ``Pad`` only rounds its padding value."""
+_SHRINKS = frozenset({"Div", "Mod"})
+"""Operators that are for large numbers, such as hashes and times: a kernel that takes small ones alone would stand aside."""
 
 
 def computes_beyond(node: ir.Node, limit: int) -> str | None:
@@ -58,7 +59,7 @@ def computes_beyond(node: ir.Node, limit: int) -> str | None:
         node: The operator; operators before it, in its graph, are looked at.
         limit: Largest magnitude of the integers that a kernel is given.
     """
-    known = IntegerBounds(max(limit, _WIDEST_SUM))
+    known = IntegerBounds(max(limit, LIMITS[1]) if node.op_type in _SHRINKS else limit)
     for place, value in enumerate(node.inputs):
         if value is None or value.const_value is not None or _type_name(value) not in WIDE:
             continue
@@ -70,11 +71,10 @@ def computes_beyond(node: ir.Node, limit: int) -> str | None:
         if not _fits(value, known.of(value)):
             return _reason(node, value)
     if node.op_type in ("Loop", "Scan"):
-        grown = [IntegerBounds(limit).grown_state(node, has_lengths) for has_lengths in (False, True)]
+        grown = [known.grown_state(node, has_lengths) for has_lengths in (False, True)]
         if (first := grown[0]) is not None and grown[1] is not None:
             return f"openvino's CPU plugin computes integers in 32 bits, and {first.name!r} may grow in {node.op_type}"
-    exact = known if node.op_type in ARITHMETIC else IntegerBounds(limit)
-    if node.op_type in _IN_FLOAT and (rounded := _rounded(node, exact)) is not None:
+    if node.op_type in _IN_FLOAT and (rounded := _rounded(node, known)) is not None:
         name = rounded.name
         return f"openvino's CPU plugin computes {node.op_type} of integers in float32 ({name!r} may be large)"
     if (least := _least(node)) is not None and known.of(least).low <= -_INT32:

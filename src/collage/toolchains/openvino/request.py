@@ -276,8 +276,7 @@ def fits(x: Tensor, limit: int = LIMITS[0]) -> bool:
 
 def _refuse_large(x: Tensor, limit: int) -> None:
     if not fits(x, limit):
-        held = "in 32 bits" if limit >= LIMITS[1] else "in float32"
-        raise Unsupported(f"openvino's CPU plugin computes {x.dtype} {held}, and an input has larger values")
+        raise Unsupported(f"openvino's CPU plugin computes {x.dtype} in 32 bits or float32, and an input is beyond {limit}")
 
 
 def port_of_name(model: Any) -> Mapping[str, int]:
