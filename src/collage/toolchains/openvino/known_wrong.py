@@ -174,13 +174,15 @@ def _is_told_axes_late(node: ir.Node) -> bool:
     return axes is not None and [v for v in told if v.const_value is None] == [axes]
 
 
-def _is_along_default(node: ir.Node) -> bool:
-    """Return True if a DFT's input for the axis is missing, or names the default axis."""
+def _is_along_its_own_axis(node: ir.Node) -> bool:
+    """Return True if the axis of a DFT is the one that the plugin takes: the second, or an attribute that counts from the front."""
+    if "axis" in node.attributes:
+        return (node.attributes.get_int("axis") or 0) >= 0
     x, axis = (*node.inputs, None, None, None)[0:3:2]
-    if axis is None:
-        return True
-    rank = len(x.shape) if x is not None and x.shape is not None else 0
-    return axis.const_value is not None and axis.const_value.numpy().reshape(-1).tolist() in ([-2], [rank - 2])
+    if x is None or x.shape is None or (axis is not None and axis.const_value is None):
+        return False
+    stated = -2 if axis is None or axis.const_value is None else int(axis.const_value.numpy().reshape(-1)[0])
+    return stated % len(x.shape) == 1
 
 
 def _has_known_repeats(node: ir.Node) -> bool:
@@ -535,7 +537,7 @@ DEFECTS: Sequence[KnownDefect] = (
     KnownDefect(
         "DFT",
         "openvino ignores the axis of DFT, and returns other shapes if it is one-sided",
-        lambda node: bool(node.attributes.get_int("onesided")) or not _is_along_default(node),
+        lambda node: bool(node.attributes.get_int("onesided")) or not _is_along_its_own_axis(node),
     ),
     KnownDefect(
         "Tile",
