@@ -15,6 +15,7 @@ from collage.runtime import Executable
 from collage.testing import FakeToolchain
 from collage.toolchains import Availability, Registry, registry
 from tests.e2e.conftest import LENT
+from tests.e2e.fake_short_toolchain import ShortToolchain
 
 HEADER = '<ir_version: 10, opset_import: ["": 20]>'
 CHAIN = "(float[2,4] x) => (float[2,4] y) { [neg] h = Neg(x) [relu] y = Relu(h) }"
@@ -96,3 +97,12 @@ def test_inputs_that_cannot_be_made_up_are_asked_for(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as refusal:
         compiled(RESHAPE, tmp_path, inputs=wrong)
     assert "made up" not in str(refusal.value)
+
+
+def test_a_range_that_fails_leaves_its_toolchain_the_others(tmp_path: Path) -> None:
+    nodes = "a = Relu(x) b = Abs(a) c = Relu(b) d = Neg(c) e = Abs(d) y = Relu(e)"
+    executable = compiled(f"(float[2,4] x) => (float[2,4] y) {{ {nodes} }}", tmp_path, ShortToolchain())
+    kernels = [(kernel.target, len(kernel.nodes)) for kernel in executable.report.kernels]
+    assert kernels == [("llvm -compiler=host", 4), ("llvm -compiler=short", 2)]
+    x = np.float32([[-1, 2, -3, 4], [5, 6, 7, -8]])
+    np.testing.assert_array_equal(executable.run({"x": x})["y"], np.maximum(x, 0))

@@ -109,8 +109,10 @@ def single_plans(problem: Problem, survey: Survey, candidates: Iterable[Candidat
             plans.append(
                 Plan(target.title, (PlannedKernel(SubGraph(problem.graph, everything), target, "whole"),), target)
             )
-        elif found.refusal is not None and found.ranges and all(outcome.ok for outcome in found.outcomes):
-            plans.append(_partition_for(problem, target, found.ranges))
+        elif found.refusal is not None:
+            # A range can fail although each of its operators can be built.
+            ranges = [bits for bits, outcome in zip(found.ranges, found.outcomes, strict=True) if outcome.ok]
+            plans += [_partition_for(problem, target, ranges)] if ranges else []
     if not any(plan.single for plan in plans):
         plans.append(on_the_host(problem, survey))
     return plans
