@@ -40,7 +40,7 @@ def compiled(graph: str, folder: Path, *toolchains: FakeToolchain, **options: An
         given.add(installed)
     for toolchain in toolchains:
         given.add(toolchain)
-    told = collage.CompileOptions(db=str(folder / "t.sqlite"), finals=False, **options)
+    told = collage.CompileOptions(**{"db": str(folder / "t.sqlite"), "finals": False, **options})
     model = onnx.parser.parse_model(f"{HEADER} g {graph}")
     names = [toolchain.name for toolchain in toolchains] or ["onnxruntime"]
     return collage.compile(model, names, options=told, toolchains=given, workers=LENT)
@@ -99,9 +99,10 @@ def test_inputs_that_cannot_be_made_up_are_asked_for(tmp_path: Path) -> None:
     assert "made up" not in str(refusal.value)
 
 
-def test_a_range_that_fails_leaves_its_toolchain_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"finals": True, "time_budget_s": 0.01}])
+def test_a_range_that_fails_leaves_its_toolchain_the_others(options: dict[str, Any], tmp_path: Path) -> None:
     nodes = "a = Relu(x) b = Abs(a) c = Relu(b) d = Neg(c) e = Abs(d) y = Relu(e)"
-    executable = compiled(f"(float[2,4] x) => (float[2,4] y) {{ {nodes} }}", tmp_path, ShortToolchain())
+    executable = compiled(f"(float[2,4] x) => (float[2,4] y) {{ {nodes} }}", tmp_path, ShortToolchain(), **options)
     kernels = [(kernel.target, len(kernel.nodes)) for kernel in executable.report.kernels]
     assert kernels == [("llvm -compiler=host", 4), ("llvm -compiler=short", 2)]
     x = np.float32([[-1, 2, -3, 4], [5, 6, 7, -8]])

@@ -276,14 +276,15 @@ def built_plans(
 ) -> tuple[dict[str, Recipe], dict[str, FinalistResult]]:
     """Return the plans that can be compared, and how the others failed: a kernel could not be built, or is wrong where it is.
 
-    Building takes at most half of the time that is left, but one single is built in any case.
+    Building takes at most half of the time that is left, but one single is built in any case, or one plan if there is none.
     """
     recipes: dict[str, Recipe] = {}
     failures: dict[str, FinalistResult] = {}
+    needed = [plan for plan in plans if plan.single is not None] or plans
     reserve_s = problem.comparison_plan.left_s / 2
     for plan in plans:
         is_late = problem.comparison_plan.left_s < reserve_s
-        if is_late and (plan.single is None or any(one.single for one in plans if one.name in recipes)):
+        if is_late and (plan not in needed or any(one.name in recipes for one in needed)):
             continue
         session.say(f"building finalist {plan.name}")
         entry = finalist_of(problem, session, plan, None)

@@ -219,9 +219,12 @@ class Track:
             take_turns(short, number, lambda runner: _guard(runner, partial(self.measure, runner, 1, 1, 0.0)))
 
     def _is_too_late(self, loaded: Sequence[Runner]) -> bool:
-        """Return True if there is no time to load one more finalist twice, and to run three phases with it."""
+        """Return True if there is no time to load one more finalist twice, and to run three phases with it.
+
+        One candidate is loaded in any case.
+        """
         track = alive_of(loaded)
-        if not track:
+        if not any(runner.finalist.is_candidate for runner in track):
             return False
         most_s = loading_s(track) * (1 + 2 / len(track))
         return self.plan.left_s < most_s + 3 * self.fewest_s([*track, track[-1]])
