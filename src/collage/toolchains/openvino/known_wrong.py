@@ -175,7 +175,7 @@ def _is_told_axes_late(node: ir.Node) -> bool:
 
 
 def _is_along_its_own_axis(node: ir.Node) -> bool:
-    """Return True if the axis of a DFT is the one that the plugin takes: the second, or an attribute that counts from the front."""
+    """Return True if a DFT's axis is the one that the plugin takes: the second, or an attribute that is not negative."""
     if "axis" in node.attributes:
         return (node.attributes.get_int("axis") or 0) >= 0
     x, axis = (*node.inputs, None, None, None)[0:3:2]

@@ -276,7 +276,9 @@ def fits(x: Tensor, limit: int = LIMITS[0]) -> bool:
 
 def _refuse_large(x: Tensor, limit: int) -> None:
     if not fits(x, limit):
-        raise Unsupported(f"openvino's CPU plugin computes {x.dtype} in 32 bits or float32, and an input is beyond {limit}")
+        raise Unsupported(
+            f"openvino's CPU plugin computes {x.dtype} in 32 bits or float32, and an input is beyond {limit}"
+        )
 
 
 def port_of_name(model: Any) -> Mapping[str, int]:
