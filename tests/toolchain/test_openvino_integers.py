@@ -313,3 +313,15 @@ def test_what_is_accepted_is_right_up_to_where_inputs_are_refused(text: str, tmp
             assert exponent >= 30
         else:
             np.testing.assert_array_equal(y, evaluator.run(None, {"x": x})[0])
+
+
+def test_each_input_is_held_to_a_limit_of_its_own(tmp_path: Path) -> None:
+    text = "(int64[2] ids, int64[2] mask) => (bool[2] e, int64[2] m) {e = Equal (ids, two) m = Mul (mask, mask)}"
+    model = typed(kernel("k", text, {"two": np.int64(2)}))
+    toolchain = OpenVinoToolchain()
+    loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    equal, product = loaded([np.array([2, 2**24 - 1]), np.array([1, -(2**15)])])
+    assert equal.tolist() == [True, False] and product.tolist() == [1, 2**30]
+    for ids, mask in (([2, 2**24], [1, 1]), ([2, 3], [1, 2**15])):
+        with pytest.raises(Unsupported, match="an input is beyond"):
+            loaded([np.array(ids), np.array(mask)])

@@ -7,6 +7,8 @@ bits in every model whose tensors fit into memory, so it is never refused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from collage.toolchains.sdk.integer_bounds import ARITHMETIC, BYTE_PRODUCTS, PRODUCTS, Bounds, IntegerBounds
@@ -15,7 +17,7 @@ from collage.toolchains.sdk.model_files import elem_type
 if TYPE_CHECKING:  # Loading a kernel needs the limits, and not the 70 MB of this library.
     import onnx_ir as ir
 
-__all__ = ["LIMITS", "PLACES", "WIDE", "computes_beyond", "is_place"]
+__all__ = ["LIMITS", "PLACES", "WIDE", "computes_beyond", "has_32_bits", "is_place"]
 
 _INT32 = 2**31
 _EXACT = 2**24
@@ -52,14 +54,16 @@ _SHRINKS = frozenset({"Div", "Mod"})
 """Operators that are for large numbers, such as hashes and times: a kernel that takes small ones alone would stand aside."""
 
 
-def computes_beyond(node: ir.Node, limit: int) -> str | None:
+def computes_beyond(node: ir.Node, limit: int, given: Mapping[ir.Value, int] = MappingProxyType({})) -> str | None:
     """Return the reason why an operator's integers may not fit the type in which the plugin computes them; None if they do.
 
     Args:
         node: The operator; operators before it, in its graph, are looked at.
         limit: Largest magnitude of the integers that a kernel is given.
+        given: The same for some inputs of the kernel, in place of ``limit``.
     """
-    known = IntegerBounds(max(limit, LIMITS[1]) if node.op_type in _SHRINKS else limit)
+    least = LIMITS[1] if node.op_type in _SHRINKS else 0
+    known = IntegerBounds(max(limit, least), {value: max(one, least) for value, one in given.items()})
     for place, value in enumerate(node.inputs):
         if value is None or value.const_value is not None or _type_name(value) not in WIDE:
             continue
@@ -77,9 +81,9 @@ def computes_beyond(node: ir.Node, limit: int) -> str | None:
     if node.op_type in _IN_FLOAT and (rounded := _rounded(node, known)) is not None:
         name = rounded.name
         return f"openvino's CPU plugin computes {node.op_type} of integers in float32 ({name!r} may be large)"
-    if (least := _least(node)) is not None and known.of(least).low <= -_INT32:
+    if (lowest := _least(node)) is not None and known.of(lowest).low <= -_INT32:
         return (
-            f"openvino's CPU plugin computes {node.op_type} wrongly if {least.name!r} is the least integer of 32 bits"
+            f"openvino's CPU plugin computes {node.op_type} wrongly if {lowest.name!r} is the least integer of 32 bits"
         )
     return None
 
@@ -92,7 +96,7 @@ def _rounded(node: ir.Node, known: IntegerBounds) -> ir.Value | None:
     operands = [
         (place, value, known.of(value))
         for place, value in enumerate(node.inputs)
-        if value is not None and _has_32_bits(value) and (node.op_type != "Pad" or place == _PADDED_WITH)
+        if value is not None and has_32_bits(value) and (node.op_type != "Pad" or place == _PADDED_WITH)
     ]
     large = [each for each in operands if not _is_exact(each[2])]
     if len(large) == 1 and _is_only_compared(node.op_type, large[0][0], large[0][2]):
@@ -100,7 +104,7 @@ def _rounded(node: ir.Node, known: IntegerBounds) -> ir.Value | None:
     if large:
         return large[0][1]
     made = node.outputs[0]
-    grows = node.op_type in _GROWS_IN_FLOAT and _has_32_bits(made)
+    grows = node.op_type in _GROWS_IN_FLOAT and has_32_bits(made)
     grows = grows and not (operands and all(each.is_length for *_, each in operands))
     if node.op_type in BYTE_PRODUCTS and _is_made_float(made):
         grows = False
@@ -113,7 +117,7 @@ def _is_made_float(value: ir.Value) -> bool:
     return not value.is_graph_output() and all(dtype is not None and dtype.is_floating_point() for dtype in made)
 
 
-def _has_32_bits(value: ir.Value) -> bool:
+def has_32_bits(value: ir.Value) -> bool:
     """Return True if a value holds integers that float32 may not hold."""
     return _type_name(value) in WIDE | {"INT32"}
 
@@ -142,7 +146,7 @@ def _least(node: ir.Node) -> ir.Value | None:
     if node.op_type == "Slice" and len(node.inputs) > _STEPS:
         return node.inputs[_STEPS]
     if node.op_type == "Cast" and node.attributes.get_int("to") == _BOOL and node.inputs[0] is not None:
-        return node.inputs[0] if _has_32_bits(node.inputs[0]) else None
+        return node.inputs[0] if has_32_bits(node.inputs[0]) else None
     return None
 
 

@@ -122,12 +122,13 @@ class _Request:
         self._checked = [
             i for i, port in enumerate(self._ports) if port is not None and types[port] in AS_INT32 and i not in indices
         ]
-        self._limit = int(compiled.metadata.get("limit", LIMITS[0]))
-        if self._limit < LIMITS[0]:
-            narrow = enumerate(self._ports)
-            self._checked += [
-                i for i, port in narrow if port is not None and types[port] == "int32" and i not in indices
-            ]
+        self._limits = list(compiled.metadata.get("limits", ())) or [LIMITS[0]] * len(self._ports)
+        narrow = zip(self._ports, self._limits, strict=True)
+        self._checked += [
+            i
+            for i, (port, limit) in enumerate(narrow)
+            if port is not None and types[port] == "int32" and limit < LIMITS[0] and i not in indices
+        ]
         # OpenVINO's call that waits loses the errors of a model with a single thread, and returns what an earlier run did.
         # Errors at run time follow from lengths, or from values on which lengths depend.
         is_alone = model.get_property("INFERENCE_NUM_THREADS") == 1
@@ -186,7 +187,7 @@ class _Request:
     def read(self, inputs: Sequence[Tensor]) -> None:
         """Set the inputs."""
         for i in self._checked:
-            _refuse_large(inputs[i], self._limit)
+            _refuse_large(inputs[i], self._limits[i])
         for i, (x, known) in enumerate(zip(inputs, self._set, strict=True)):
             if x is not known:
                 self._read(i, x)

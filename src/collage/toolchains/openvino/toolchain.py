@@ -22,7 +22,7 @@ from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import IN_FLOATS, Availability, Compiled, LoadOptions, OptionValues, Support
 from collage.toolchains.openvino.forks import note_model
-from collage.toolchains.openvino.integers import LIMITS, computes_beyond, is_place
+from collage.toolchains.openvino.integers import LIMITS, computes_beyond, has_32_bits, is_place
 from collage.toolchains.openvino.request import AS_INT32, THREADS, SharedModel, fits, kernel_of, port_of_name
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command
 from collage.toolchains.sdk.model_files import (
@@ -130,7 +130,7 @@ class OpenVinoToolchain(ToolchainBase):
         _check(target)
         _refuse_misread(values_of(kernel.graph))
         refuse_operators(known_wrong, kernel.graph)
-        limit = _limit(kernel.graph)
+        limits = _limits(kernel.graph)
         files, in_floats = save_as(target.option("precision"), kernel, workspace)
         model = _read(workspace / files[0])
         _refuse_changed(model, kernel.graph)
@@ -141,7 +141,7 @@ class OpenVinoToolchain(ToolchainBase):
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
         indices = [i for i, v in enumerate(kernel.graph.inputs) if is_place(v)]
         by_values = any(_decides_by_values(node) for node in kernel.graph.all_nodes())
-        metadata = {"model": files[0], "indices": indices, "limit": limit} | (
+        metadata = {"model": files[0], "indices": indices, "limits": limits} | (
             ({IN_FLOATS: in_floats} if in_floats else {})
             | ({"by_values": True} if by_values else {})
             | ({} if model.is_dynamic() else {"fixed": True})
@@ -348,17 +348,25 @@ def _refuse_handed_through(model: Any, graph: ir.Graph) -> None:
             raise Unsupported(f"openvino confuses inputs with the outputs that they are handed through as ({names})")
 
 
-def _limit(graph: ir.Graph) -> int:
-    """The largest magnitude of inputs with which no operator of a kernel exceeds the range of its type.
+def _limits(graph: ir.Graph) -> list[int]:
+    """The largest magnitude of each input with which no operator of a kernel exceeds the range of its type.
 
     Raises:
         Unsupported: No limit of inputs is small enough.
     """
-    for limit in LIMITS:
-        if not any(computes_beyond(node, limit) for node in graph.all_nodes()):
-            return limit
-    refuse_operators(lambda node: computes_beyond(node, LIMITS[-1]), graph)
-    raise AssertionError("what is refused at a limit is refused")
+    nodes = list(graph.all_nodes())
+    limit = next((each for each in LIMITS if not any(computes_beyond(node, each) for node in nodes)), None)
+    if limit is None:
+        refuse_operators(lambda node: computes_beyond(node, LIMITS[-1]), graph)
+        raise AssertionError("what is refused at a limit is refused")
+    limits = dict.fromkeys(graph.inputs, limit)
+    for value in filter(has_32_bits, graph.inputs):
+        for wider in LIMITS[: LIMITS.index(limit)]:
+            given = limits | {value: wider}
+            if not any(computes_beyond(node, limit, given) for node in nodes):
+                limits = given
+                break
+    return list(limits.values())
 
 
 def _origins(model: Any, copy: TokenisedKernel, executed: Collection[str]) -> Mapping[str, tuple[int, ...]]:

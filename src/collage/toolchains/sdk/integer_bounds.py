@@ -7,7 +7,8 @@ within 32 bits in every model whose tensors fit into memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from collage.toolchains.sdk.model_files import elem_type
@@ -71,11 +72,15 @@ class IntegerBounds:
 
     Args:
         limit: The largest magnitude of integers that the graph is given.
+        given: The same for some inputs, in place of ``limit``.
         trusts_floats: Floats are taken to be numbers. Otherwise an integer made of a float may be any of its type.
     """
 
-    def __init__(self, limit: int, *, trusts_floats: bool = True) -> None:
+    def __init__(
+        self, limit: int, given: Mapping[ir.Value, int] = MappingProxyType({}), *, trusts_floats: bool = True
+    ) -> None:
         self._limit = limit
+        self._limits = given
         self._trusts_floats = trusts_floats
         self._found: dict[ir.Value, Bounds] = {}
 
@@ -185,7 +190,7 @@ class IntegerBounds:
             return Bounds(0, 1)
         if dtype is None or not dtype.is_integer():
             return _UNBOUNDED
-        high = min(self._limit, int(dtype.max))
+        high = min(self._limits.get(value, self._limit), int(dtype.max))
         is_negative = dtype.is_signed() and value.metadata_props.get(FROM_LENGTHS) != "+"
         return Bounds(~high if is_negative else 0, high)
 
