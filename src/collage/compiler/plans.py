@@ -112,7 +112,8 @@ def single_plans(problem: Problem, survey: Survey, candidates: Iterable[Candidat
         elif found.refusal is not None:
             # A range can fail although each of its operators can be built.
             ranges = [bits for bits, outcome in zip(found.ranges, found.outcomes, strict=True) if outcome.ok]
-            plans += [_partition_for(problem, target, ranges)] if ranges else []
+            if ranges:
+                plans.append(_partition_for(problem, target, ranges))
     if not any(plan.single for plan in plans):
         plans.append(on_the_host(problem, survey))
     return plans

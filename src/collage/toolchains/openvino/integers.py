@@ -50,8 +50,8 @@ _IN_FLOAT = (
     | {"ReverseSequence", "Trilu"}
 )
 """Operators that are computed in float32, also of int32. ``Pad`` only rounds its padding value."""
-_SHRINKS = frozenset({"Div", "Mod"})
-"""Operators that are for large numbers, such as hashes and times: a kernel that takes small ones alone would stand aside."""
+_OF_LARGE_NUMBERS = frozenset({"Div", "Mod"})
+"""Operators of hashes and times: a kernel that holds its inputs to a small limit would leave most runs to the host."""
 
 
 def computes_beyond(node: ir.Node, limit: int, given: Mapping[ir.Value, int] = MappingProxyType({})) -> str | None:
@@ -62,7 +62,7 @@ def computes_beyond(node: ir.Node, limit: int, given: Mapping[ir.Value, int] = M
         limit: Largest magnitude of the integers that a kernel is given.
         given: The same for some inputs of the kernel, in place of ``limit``.
     """
-    least = LIMITS[1] if node.op_type in _SHRINKS else 0
+    least = LIMITS[1] if node.op_type in _OF_LARGE_NUMBERS else 0
     known = IntegerBounds(max(limit, least), {value: max(one, least) for value, one in given.items()})
     for place, value in enumerate(node.inputs):
         if value is None or value.const_value is not None or _type_name(value) not in WIDE:

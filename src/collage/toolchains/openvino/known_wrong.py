@@ -179,10 +179,12 @@ def _is_along_its_own_axis(node: ir.Node) -> bool:
     if "axis" in node.attributes:
         return (node.attributes.get_int("axis") or 0) >= 0
     x, axis = (*node.inputs, None, None, None)[0:3:2]
-    if x is None or x.shape is None or (axis is not None and axis.const_value is None):
-        return False
-    stated = -2 if axis is None or axis.const_value is None else int(axis.const_value.numpy().reshape(-1)[0])
-    return stated % len(x.shape) == 1
+    stated = -2
+    if axis is not None:
+        if axis.const_value is None:
+            return False
+        stated = int(axis.const_value.numpy().reshape(-1)[0])
+    return x is not None and x.shape is not None and stated % len(x.shape) == 1
 
 
 def _has_known_repeats(node: ir.Node) -> bool:

@@ -119,15 +119,12 @@ class _Request:
         self._held: list[Tensor | None] = [None] * len(self._ports)
         types = [value.get_element_type().to_dtype().name for value in model.inputs]
         indices = frozenset(compiled.metadata.get("indices", ()))
-        self._checked = [
-            i for i, port in enumerate(self._ports) if port is not None and types[port] in AS_INT32 and i not in indices
-        ]
         self._limits = list(compiled.metadata.get("limits", ())) or [LIMITS[0]] * len(self._ports)
-        narrow = zip(self._ports, self._limits, strict=True)
-        self._checked += [
+        self._checked = [
             i
-            for i, (port, limit) in enumerate(narrow)
-            if port is not None and types[port] == "int32" and limit < LIMITS[0] and i not in indices
+            for i, (port, limit) in enumerate(zip(self._ports, self._limits, strict=True))
+            if port is not None and i not in indices
+            if types[port] in AS_INT32 or (types[port] == "int32" and limit < LIMITS[0])
         ]
         # OpenVINO's call that waits loses the errors of a model with a single thread, and returns what an earlier run did.
         # Errors at run time follow from lengths, or from values on which lengths depend.
