@@ -5,11 +5,12 @@ run in turns, in blocks so short that slow drifts of the machine meet all of the
 
 1. **qualify**: each finalist is loaded and checked, and runs in turns with the others for up to a second. One is put aside
    if it is far slower than the best. It is left out only if a second sample, after the choosing phase, says so again.
-2. **choose**: the finalists run in turns until it is decided which one to return, or the time is up.
+2. **choose**: the finalists run in turns until it is decided which one to return, or the time is up. Those that were clearly
+   slower in each of the first rounds run no more.
 3. **report**: new processes run again in as many turns; a mix that leads, in more, until that is certain. All figures of
    what is returned are from this phase alone, since the best of several noisy figures is too good to be true. The place of
-   a process in memory makes it some per cent faster or slower. A finalist that was far slower than the choice beyond doubt,
-   and a mix that was slower, keep their ratios of the choosing phase.
+   a process in memory makes it some per cent faster or slower. A mix that was slower beyond doubt, and a single toolchain that
+   was not close, keep their ratios of the choosing phase.
 
 A plan of several kernels is returned only if it is faster than every single toolchain beyond doubt, in both phases.
 
@@ -44,6 +45,11 @@ _SAMPLE_ROUNDS = 4
 # The least lead that is worth more rounds of choosing than those before a decision. In simulated races with 2 % of noise, a
 # mix that is faster by 2 % wins 43 of 60. If it were decided after 7 rounds instead of 15, it would win 34.
 _WORTH_A_ROUND = 1.01
+# A finalist that is so many times as slow as the best in each of the first rounds of choosing loses.
+_FIRST_LOOK, _CLEAR = 3, 1.1
+# A single toolchain that loses by more has no second process, which may be luckier. Both rules save a fifth of the running, and
+# cost nothing in `python -m benchmarks.simulated_races`.
+_CLOSE = 1.02
 # If a reported round takes longer, the choice, the best single toolchain and the baseline alone have more than the fewest.
 _LONG_ROUND_S = 0.5
 # Times that the reporting phase is held at most: again if it contradicted the choice.
@@ -246,19 +252,25 @@ class _Race:
         """Run candidates in turns until one is the one to return beyond doubt, or the time is up."""
         plan = self._plan
         rivals = [runner for runner in track if runner.finalist.is_candidate]
-        began, spent_s, rounds = time.monotonic(), 0.0, plan.rounds
+        began, spent_s, had, rounds = time.monotonic(), 0.0, 0, _FIRST_LOOK
         hurried = replace(plan, ends_at=began + (plan.left_s - loading_s(track)) / 2)
         first = max((len(runner.choosing) for runner in rivals), default=0)
         while len(rivals) > 1:
-            spent_s += self._track.run_rounds(rivals, "choosing", rounds, fewest=plan.rounds, plan=hurried)
+            fewest = max(plan.rounds - had, rounds)
+            spent_s += self._track.run_rounds(rivals, "choosing", rounds, fewest=fewest, plan=hurried)
             rivals, rounds = alive_of(rivals), 1
             chosen = _choose(rivals)
             if chosen is None:
                 return None
-            for runner in rivals:
-                runner.lost = chosen.beats(runner) and not runner.finalist.incumbent
-            leads = [chosen.over(runner)[0] for runner in rivals if runner is not chosen and not chosen.beats(runner)]
             had = len(chosen.choosing) - first
+            if had < plan.rounds:
+                rivals, rounds = _without_clear_losers(rivals), plan.rounds - had
+                continue
+            needed = _needed(rivals, chosen)
+            for runner in rivals:
+                least = _CLOSE if runner.finalist.incumbent else 1.0
+                runner.lost = runner not in needed and runner.over(chosen)[1].low > least
+            leads = [chosen.over(runner)[0] for runner in rivals if runner is not chosen and not chosen.beats(runner)]
             is_open = any(lead > _WORTH_A_ROUND for lead in leads) or (leads and had < plan.deciding_rounds)
             is_late = spent_s >= plan.phase_s or hurried.left_s <= 0
             if not is_open or had >= plan.most_rounds or is_late:
@@ -334,6 +346,15 @@ def _choose(candidates: Sequence[Runner]) -> Runner | None:
         return sum(other.beats(runner) for other in candidates), runner.finalist.kernels, runner.median_s
 
     return min(fit, key=rank, default=None)
+
+
+def _without_clear_losers(rivals: Sequence[Runner]) -> list[Runner]:
+    """Return the rivals without those that were clearly slower than the best in every round, which lose."""
+    best = min(rivals, key=_median_s)
+    needed = _needed(rivals, best)
+    for runner in rivals:
+        runner.lost = runner not in needed and runner.over(best)[1].low >= _CLEAR
+    return [runner for runner in rivals if not runner.lost]
 
 
 def _needed(track: Sequence[Runner], chosen: Runner) -> list[Runner]:

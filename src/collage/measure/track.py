@@ -266,7 +266,7 @@ class Track:
         plan = plan or self.plan
         total_s, numbers = 0.0, [max(getattr(runner, phase), default=-1) for runner in self.runners]
         start = 1 + max(numbers, default=-1)
-        block_s = self._block_s(track, rounds, min(fewest, rounds), plan)
+        block_s = self._block_s(track, rounds, fewest, plan)
         for number in range(start, start + rounds):
             if number - start >= fewest and (total_s >= plan.phase_s or plan.left_s <= 0):
                 break

@@ -193,14 +193,41 @@ def blocks_by_name(
 
 
 def test_a_plan_that_is_slower_beyond_doubt_is_not_reported_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = entry("single", 0.010), entry("other", 0.0125), entry("bad", 0.012, 5), entry("good", 0.0085, 4)
+    entries = entry("single", 0.010), entry("other", 0.011), entry("bad", 0.01005, 5), entry("good", 0.0085, 4)
     ran, result = blocks_by_name(monkeypatch, *entries)
-    assert ran["bad"] == 4 + 7 and ran["other"] == 4 + 7 + 7 and ran["good"] == 4 + 22
+    assert ran["bad"] == 4 + 3 and ran["single"] == ran["good"] == 4 + 22
     assert result.winner is not None and result.winner.finalist.name == "good"
     times = {standing.finalist.name: standing for standing in result.standings}
     assert times["bad"].lost and times["bad"].time is None and times["bad"].ratio is not None
-    assert times["bad"].ratio[0] == pytest.approx(12.0 / 8.5, rel=0.05)
-    assert times["other"].ratio is not None and times["other"].ratio[0] == pytest.approx(12.5 / 8.5, rel=0.05)
+    assert times["bad"].ratio[0] == pytest.approx(10.05 / 8.5, rel=0.05)
+    assert times["single"].time is not None
+
+
+def test_a_single_toolchain_that_is_close_has_a_second_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = entry("best", 0.010), entry("close", 0.0104), entry("behind", 0.0112)
+    ran, result = blocks_by_name(monkeypatch, *entries)
+    assert ran["best"] >= 4 + 22 and ran["close"] >= 4 + 7 + 7 and ran["behind"] == 4 + 7
+    best, close, behind = result.standings
+    assert close.time is not None and not close.lost
+    assert behind.lost and behind.ratio is not None and behind.ratio[0] == pytest.approx(1.12, rel=0.03)
+    assert best.time is not None
+
+
+def test_a_clear_loser_is_told_after_three_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    baseline = Finalist("file", "file 0", {"seconds": 0.013}, is_candidate=False)
+    entries = (
+        entry("single", 0.010),
+        entry("other", 0.0115),
+        entry("mix", 0.0081, 2),
+        entry("slow", 0.0113, 3),
+        baseline,
+    )
+    ran, result = blocks_by_name(monkeypatch, *entries)
+    assert ran["other"] == ran["slow"] == 4 + 3
+    # The gain is told of the best single toolchain and the baseline, however slow.
+    assert ran["single"] == ran["mix"] == 4 + 22 and ran["file"] >= 7
+    assert result.winner is not None and result.winner.finalist.name == "mix"
+    assert [standing.lost for standing in result.standings] == [False, True, False, True, False]
 
 
 def test_a_brief_race_reports_the_choice_the_best_single_and_the_rival(
@@ -209,7 +236,7 @@ def test_a_brief_race_reports_the_choice_the_best_single_and_the_rival(
     rival = Finalist("rival", "rival 0", {"seconds": 0.012}, is_candidate=False)
     entries = entry("single", 0.010), entry("other", 0.0125), entry("near", 0.0085, 5), entry("good", 0.0085, 4), rival
     ran, result = blocks_by_name(monkeypatch, *entries, plan=ComparisonPlan(is_brief=True))
-    assert ran["other"] == 4 + 7 and ran["near"] == 4 + 15
+    assert ran["other"] == 4 + 3 and ran["near"] == 4 + 15
     assert ran["single"] == 4 + 7 + 15 and ran["good"] == 4 + 15 + 15
     assert result.winner is not None and result.winner.finalist.name == "good"
     times = {standing.finalist.name: standing for standing in result.standings}
@@ -229,10 +256,12 @@ def test_what_is_far_slower_is_reported_by_fewer_rounds(monkeypatch: pytest.Monk
     assert len(times["file"].rounds_s) == 7
 
 
-@pytest.mark.parametrize(("seconds", "rounds"), [(0.02, 15), (0.2, 7)])
-def test_only_what_the_gain_is_told_of_has_all_rounds_if_they_take_long(seconds: float, rounds: int) -> None:
+@pytest.mark.parametrize(("seconds", "factor", "rounds"), [(0.02, 1.05, 15), (0.2, 1.04, 7)])
+def test_only_what_the_gain_is_told_of_has_all_rounds_if_they_take_long(
+    seconds: float, factor: float, rounds: int
+) -> None:
     baseline = Finalist("file", "file 0", {"seconds": 1.1 * seconds}, is_candidate=False)
-    entries = entry("single", seconds), entry("other", 1.2 * seconds), entry("near", 1.0005 * seconds), baseline
+    entries = entry("single", seconds), entry("other", factor * seconds), entry("near", 1.0005 * seconds), baseline
     single, other, near, file = (len(each.rounds_s) for each in run(*entries).standings)
     assert other == 7 and near == rounds and single == file == 15
 
