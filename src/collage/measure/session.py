@@ -225,13 +225,18 @@ class MeasureSession:
         self.say(f"measuring {job.kernel.graph.name} on {job.target.short} again")
         try:
             made = self._builds.compiled(job.kernel, job.target)
-            with measurement_lock():
-                again = self._measure(job, made, first.build_s)
         except ToolchainError:
             return None  # It was built before, and by a sound toolchain will be again.
+        try:
+            with measurement_lock():
+                again = self._timed(job, self._checked(job, made), first)
+        except Quarantined:
+            return None
+        except ToolchainError as error:
+            return failed(error, first.build_s)
         finally:
             self._builds.relieve(job.kernel)
-        if again.status is not Status.OK or again.time is None:
+        if again.status is not Status.OK:
             return again
         best = min(first, again, key=lambda outcome: outcome.cost)
         self._session[key.digest] = best
@@ -500,22 +505,27 @@ class MeasureSession:
         Some are right at first only: those whose buffers are overrun, or whose threads run a race.
         """
         told = self._checked(job, compiled)
-        check = partial(self._pool.call, job.target, "check", self._limits.run_s, **told)
         try:
-            found = self._settled(job, check())
-            if not found["wrong"]:
-                time = self._time(job, told)
-                again = check(values=told["values"][: len(self.occasions)], lengths=[])
-                after = self._settled(job, again)
-                found = after if after["wrong"] else found
+            found = self._settled(job, self._pool.call(job.target, "check", self._limits.run_s, **told))
+            if found["wrong"]:
+                return Outcome(Status.WRONG, found["wrong"], None, found["max_rel"], build_s)
+            outcome = self._timed(job, told, Outcome(Status.OK, None, None, found["max_rel"], build_s))
         except Quarantined:
             raise
         except ToolchainError as error:
             return failed(error, build_s)
+        if outcome.ok:
+            self._verified.add((str(job.kernel.graph.name), str(job.target)))
+        return outcome
+
+    def _timed(self, job: Job, told: Mapping[str, Any], outcome: Outcome) -> Outcome:
+        """Return the outcome of a kernel that was right, with its time. It is wrong if it has ceased to be right."""
+        time = self._time(job, told)
+        checked = {**told, "values": told["values"][: len(self.occasions)], "lengths": []}
+        found = self._settled(job, self._pool.call(job.target, "check", self._limits.run_s, **checked))
         if found["wrong"]:
-            return Outcome(Status.WRONG, found["wrong"], None, found["max_rel"], build_s)
-        self._verified.add((str(job.kernel.graph.name), str(job.target)))
-        return Outcome(Status.OK, None, time, found["max_rel"], build_s)
+            return Outcome(Status.WRONG, found["wrong"], None, found["max_rel"], outcome.build_s)
+        return dataclasses.replace(outcome, time=time)
 
     def _settled(self, job: Job, findings: dict[str, Any]) -> dict[str, Any]:
         """Return the findings on a kernel, without doubts."""
