@@ -15,26 +15,32 @@ from collage.target import Target
 
 
 @pytest.mark.parametrize(
-    ("objective", "best_s", "predicted_s", "hopeless"),
+    ("objective", "best_s", "predicted_s", "promising"),
     [
-        ("latency", 1.0, 1.49, False),
-        ("latency", 1.0, 1.51, True),
-        ("throughput", 1.0, 1.51, True),
-        ("memory", 1.0, 1.51, False),
-        ("latency", 1.0, None, False),
-        ("latency", None, 9.0, False),
+        ("latency", 1.0, {"a": 0.98, "b": 0.99, "c": 1.01}, ["a", "b"]),
+        ("latency", 1.0, {"a": 1.02, "b": 1.01, "c": 1.3}, ["b"]),
+        ("latency", 1.0, {"a": 1.16, "b": 1.2}, []),
+        ("latency", 1.0, {"a": 1.2, "b": None}, ["b"]),
+        ("latency", None, {"a": 9.0, "b": 1.0}, ["a", "b"]),
+        ("throughput", 1.0, {"a": 1.49, "b": 1.51, "c": 0.9}, ["a", "c"]),
+        ("memory", 1.0, {"a": 1.51, "b": 1.0}, ["a", "b"]),
     ],
 )
-def test_what_the_race_would_leave_out_is_not_built(
-    monkeypatch: pytest.MonkeyPatch, objective: Any, best_s: float | None, predicted_s: float | None, hopeless: bool
+def test_mixes_that_promise_nothing_are_not_built(
+    monkeypatch: pytest.MonkeyPatch,
+    objective: Any,
+    best_s: float | None,
+    predicted_s: dict[str, float | None],
+    promising: list[str],
 ) -> None:
     problem = SimpleNamespace(options=CompileOptions(objective=objective), comparison_plan=ComparisonPlan())
     lab: Any = SimpleNamespace(problem=problem, costs=None)
     target = Target.parse("llvm")
     single, slower = (Plan(name, (), target) for name in ("single", "slower"))
-    host, mix = (Plan(name, ()) for name in ("host", "mix"))  # What the host runs as it is written is no target alone.
-    seconds = {"single": best_s, "slower": 9.0 if best_s else None, "host": 0.1, "mix": predicted_s}
+    host = Plan("host", ())  # What the host runs as it is written is no target alone.
+    seconds = {"single": best_s, "slower": 9.0 if best_s else None, "host": 0.1, **predicted_s}
     monkeypatch.setattr(plan_search, "predicted_s", lambda _problem, _costs, plan: seconds[plan.name])
     search = plan_search._PlanSearch.__new__(plan_search._PlanSearch)
     search._lab, search.singles = lab, [slower, single, host]
-    assert search._is_hopeless(mix) is hopeless
+    found = search._promising([Plan(name, ()) for name in predicted_s])
+    assert [plan.name for plan in found] == promising
