@@ -57,14 +57,14 @@ class Clock:
         self.looks: Counter[tuple[str, str]] = Counter()
         self.first: dict[tuple[str, str], float] = {}
 
-    def measure(self, measure_session: MeasureSession, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
+    def measure(self, measure_session: MeasureSession, job: Job, compiled: dict[str, Any], known: Outcome) -> Outcome:
         operators = [node.op_type for node in job.kernel.graph]
         name = job.target.toolchain, " ".join(sorted(set(operators)))
         seconds = 1e-4 + sum(SECONDS.get(name[0], {}).get(operator, 0.0) for operator in operators)
         if not self.looks[name]:
             seconds *= self.first.get(name, 1.0)
         self.looks[name] += 1
-        return Outcome(Status.OK, None, Summary(seconds, seconds, seconds, 9, 0.0), 0.0, build_s)
+        return Outcome(Status.OK, None, Summary(seconds, seconds, seconds, 9, 0.0), 0.0, known.build_s)
 
 
 @pytest.fixture
@@ -165,13 +165,13 @@ class NoisyMachine:
     def seconds(self, target: Target, nodes: Iterable[ir.Node]) -> float:
         return 0.2 + sum(self.costs.get(target.toolchain, {}).get(node.op_type, 0.0) for node in nodes)
 
-    def measure(self, measure_session: MeasureSession, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
+    def measure(self, measure_session: MeasureSession, job: Job, compiled: dict[str, Any], known: Outcome) -> Outcome:
         which = job.target.toolchain, job.structure
         self.looks[which] += 1
         noise = random.Random(f"{self.seed} {which} {self.looks[which]}").lognormvariate(0.0, self.noise)
         seconds = noise * self.seconds(job.target, job.kernel.graph)
         seconds *= self.slow if len(job.kernel.graph) < len(self.operators) else 1.0
-        return Outcome(Status.OK, None, Summary(seconds, seconds, seconds, 9, 0.0), 0.0, build_s)
+        return Outcome(Status.OK, None, Summary(seconds, seconds, seconds, 9, 0.0), 0.0, known.build_s)
 
     def check(self, measure_session: MeasureSession, job: Job) -> str | None:
         """One part of a model in seven is wrong where it is, if another of equal key was right."""

@@ -153,8 +153,9 @@ class _PlanSearch:
     def _promising(self, plans: Sequence[Plan]) -> list[Plan]:
         """Return the plans that are predicted to be faster than every single target; if there are none, the nearest one.
 
-        In compilations of 18 models of the zoo, 30 mixes of 49 were predicted to be slower than the best single. None of them was returned:
-        the best took 0.99 of its time. Of the ten that were predicted at 1.15 times its time or more, the best took 1.00.
+        In compilations of 18 models of the zoo, 30 mixes of 49 were predicted to be slower than the best single. None of them was
+        returned: the best took 0.99 of its time. Of the ten that were predicted at 1.15 times its time or more, the best took
+        1.00.
         """
         problem, costs = self._lab.problem, self._lab.costs
         alone = [predicted_s(problem, costs, each) for each in self.singles if each.single is not None]

@@ -229,14 +229,12 @@ class MeasureSession:
             return None  # It was built before, and by a sound toolchain will be again.
         try:
             with measurement_lock():
-                again = self._timed(job, self._checked(job, made), first)
+                again = self._measure(job, made, first)
         except Quarantined:
             return None
-        except ToolchainError as error:
-            return failed(error, first.build_s)
         finally:
             self._builds.relieve(job.kernel)
-        if again.status is not Status.OK:
+        if not again.ok:
             return again
         best = min(first, again, key=lambda outcome: outcome.cost)
         self._session[key.digest] = best
@@ -487,7 +485,7 @@ class MeasureSession:
                 if (found := self._recall(key)) is not None:
                     return found
                 try:
-                    outcome = self._measure(job, made.result, made.build_s)
+                    outcome = self._measure(job, made.result, Outcome(Status.OK, build_s=made.build_s))
                 except Quarantined as error:
                     return failed(error, made.build_s)
             self.counters.measured += 1
@@ -499,33 +497,28 @@ class MeasureSession:
                 )
         return outcome
 
-    def _measure(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
-        """Check a kernel, time it, and check it once more.
+    def _measure(self, job: Job, compiled: dict[str, Any], known: Outcome) -> Outcome:
+        """Check a kernel, time it, and check it once more. With a known time, it was checked before.
 
         Some are right at first only: those whose buffers are overrun, or whose threads run a race.
         """
         told = self._checked(job, compiled)
+        check = partial(self._pool.call, job.target, "check", self._limits.run_s, **told)
+        time = None
         try:
-            found = self._settled(job, self._pool.call(job.target, "check", self._limits.run_s, **told))
-            if found["wrong"]:
-                return Outcome(Status.WRONG, found["wrong"], None, found["max_rel"], build_s)
-            outcome = self._timed(job, told, Outcome(Status.OK, None, None, found["max_rel"], build_s))
+            found: dict[str, Any] = {"wrong": None, "max_rel": known.error} if known.ok else self._settled(job, check())
+            error = found["max_rel"]
+            if not found["wrong"]:
+                time = self._time(job, told)
+                found = self._settled(job, check(values=told["values"][: len(self.occasions)], lengths=[]))
         except Quarantined:
             raise
-        except ToolchainError as error:
-            return failed(error, build_s)
-        if outcome.ok:
-            self._verified.add((str(job.kernel.graph.name), str(job.target)))
-        return outcome
-
-    def _timed(self, job: Job, told: Mapping[str, Any], outcome: Outcome) -> Outcome:
-        """Return the outcome of a kernel that was right, with its time. It is wrong if it has ceased to be right."""
-        time = self._time(job, told)
-        checked = {**told, "values": told["values"][: len(self.occasions)], "lengths": []}
-        found = self._settled(job, self._pool.call(job.target, "check", self._limits.run_s, **checked))
+        except ToolchainError as failure:
+            return failed(failure, known.build_s)
         if found["wrong"]:
-            return Outcome(Status.WRONG, found["wrong"], None, found["max_rel"], outcome.build_s)
-        return dataclasses.replace(outcome, time=time)
+            return Outcome(Status.WRONG, found["wrong"], None, found["max_rel"], known.build_s)
+        self._verified.add((str(job.kernel.graph.name), str(job.target)))
+        return Outcome(Status.OK, None, time, error, known.build_s)
 
     def _settled(self, job: Job, findings: dict[str, Any]) -> dict[str, Any]:
         """Return the findings on a kernel, without doubts."""
