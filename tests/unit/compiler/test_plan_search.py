@@ -37,10 +37,11 @@ def test_mixes_that_promise_nothing_are_not_built(
     lab: Any = SimpleNamespace(problem=problem, costs=None)
     target = Target.parse("llvm")
     single, slower = (Plan(name, (), target) for name in ("single", "slower"))
+    reduced = Plan("reduced", (), Target.parse("llvm -precision=int8"))  # It may miss the limits.
     host = Plan("host", ())  # What the host runs as it is written is no target alone.
-    seconds = {"single": best_s, "slower": 9.0 if best_s else None, "host": 0.1, **predicted_s}
+    seconds = {"single": best_s, "slower": 9.0 if best_s else None, "host": 0.1, "reduced": 0.1, **predicted_s}
     monkeypatch.setattr(plan_search, "predicted_s", lambda _problem, _costs, plan: seconds[plan.name])
     search = plan_search._PlanSearch.__new__(plan_search._PlanSearch)
-    search._lab, search.singles = lab, [slower, single, host]
+    search._lab, search.singles = lab, [slower, single, host, reduced]
     found = search._promising([Plan(name, ()) for name in predicted_s])
     assert [plan.name for plan in found] == promising
