@@ -254,15 +254,13 @@ class _Race:
         rivals = [runner for runner in track if runner.finalist.is_candidate]
         began, spent_s, had, rounds = time.monotonic(), 0.0, 0, _FIRST_LOOK
         hurried = replace(plan, ends_at=began + (plan.left_s - loading_s(track)) / 2)
-        first = max((len(runner.choosing) for runner in rivals), default=0)
         while len(rivals) > 1:
             fewest = max(plan.rounds - had, rounds)
             spent_s += self._track.run_rounds(rivals, "choosing", rounds, fewest=fewest, plan=hurried)
-            rivals, rounds = alive_of(rivals), 1
+            rivals, had, rounds = alive_of(rivals), had + rounds, 1
             chosen = _choose(rivals)
             if chosen is None:
                 return None
-            had = len(chosen.choosing) - first
             if had < plan.rounds:
                 rivals, rounds = _without_clear_losers(rivals), plan.rounds - had
                 continue
