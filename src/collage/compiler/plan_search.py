@@ -40,9 +40,6 @@ from collage.target import HOST_TARGET
 
 __all__ = ["decide", "search_plans"]
 
-_NEAR = 1.15
-"""A mix that is predicted to take so many times as long as the best single target is not built."""
-
 
 def search_plans(
     lab: Lab, index: CandidateKernelIndex, fusion: FusionReport, progress: Progress, find_plan: FindPlan
@@ -151,13 +148,11 @@ class _PlanSearch:
         return self.judged(mixes)
 
     def _promising(self, plans: Sequence[Plan]) -> list[Plan]:
-        """Return the plans that are predicted to be faster than every single target in the model's own precision.
+        """Return the plans that are predicted to be faster than every single target, or else the nearest one.
 
-        If there are none, the nearest one is returned.
-
-        In compilations of 18 models of the zoo, 30 mixes of 49 were predicted to be slower than the best single. None of them was
-        returned: the best took 0.99 of its time. Of the ten that were predicted at 1.15 times its time or more, the best took
-        1.00.
+        It is not worth building either if the comparison would leave out a plan that takes as long as predicted. In compilations
+        of 18 models of the zoo, 30 mixes of 49 were predicted to be slower than the best single. None of them was returned: the
+        best took 0.99 of its time.
         """
         problem, costs = self._lab.problem, self._lab.costs
         # A single target of reduced precision may miss the limits, which are judged later.
@@ -166,12 +161,12 @@ class _PlanSearch:
         least_s = min((seconds for seconds in alone if seconds is not None), default=math.inf)
         if not problem.options.time_decides or math.isinf(least_s):
             return list(plans)
-        predicted = [(plan, predicted_s(problem, costs, plan) or 0.0) for plan in plans]
+        most_s = problem.comparison_plan.abandon_ratio * least_s
+        near = [(seconds, plan) for plan in plans if (seconds := predicted_s(problem, costs, plan) or 0.0) <= most_s]
         if problem.options.objective == "throughput":  # There, a plan is not timed as its kernels are.
-            return [plan for plan, seconds in predicted if seconds <= problem.comparison_plan.abandon_ratio * least_s]
-        faster = [plan for plan, seconds in predicted if seconds < least_s]
-        near = sorted((seconds, number) for number, (_, seconds) in enumerate(predicted) if seconds < _NEAR * least_s)
-        return faster or [plans[number] for _, number in near[:1]]
+            return [plan for _, plan in near]
+        faster = [plan for seconds, plan in near if seconds < least_s]
+        return faster or [plan for _, plan in sorted(near, key=lambda each: each[0])[:1]]
 
     def judged(self, mixes: Sequence[Plan]) -> list[Plan]:
         """Return singles, mixes and branches side by side, as far as they keep the limits on judging samples, with costs."""

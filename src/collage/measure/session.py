@@ -498,9 +498,14 @@ class MeasureSession:
         return outcome
 
     def _measure(self, job: Job, compiled: dict[str, Any], known: Outcome) -> Outcome:
-        """Check a kernel, time it, and check it once more. With a known time, it was checked before.
+        """Check a kernel, time it, and check it once more.
 
         Some are right at first only: those whose buffers are overrun, or whose threads run a race.
+
+        Args:
+            job: The kernel.
+            compiled: The result of its build.
+            known: Its outcome so far. If that has a time, the kernel is not checked before it is timed again.
         """
         told = self._checked(job, compiled)
         check = partial(self._pool.call, job.target, "check", self._limits.run_s, **told)

@@ -19,7 +19,7 @@ from collage.target import Target
     [
         ("latency", 1.0, {"a": 0.98, "b": 0.99, "c": 1.01}, ["a", "b"]),
         ("latency", 1.0, {"a": 1.02, "b": 1.01, "c": 1.3}, ["b"]),
-        ("latency", 1.0, {"a": 1.16, "b": 1.2}, []),
+        ("latency", 1.0, {"a": 1.51, "b": 1.6}, []),
         ("latency", 1.0, {"a": 1.2, "b": None}, ["b"]),
         ("latency", None, {"a": 9.0, "b": 1.0}, ["a", "b"]),
         ("throughput", 1.0, {"a": 1.49, "b": 1.51, "c": 0.9}, ["a", "c"]),
