@@ -22,6 +22,7 @@ from collage.measure.check_inputs import CheckingSets, agrees_with_original, cap
 from collage.measure.estimator import MeasuringCostEstimator, model_tolerance
 from collage.measure.jobs import weight_bytes
 from collage.measure.original_model import OriginalModel
+from collage.measure.race import SHORT_S
 from collage.measure.session import MeasureSession
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Availability, Support, support_for
@@ -50,9 +51,7 @@ _MOST_LEFT = 0.65
 _DECISIVE = 0.5
 """Narrow weights are among the most promising where their products take this share of the time."""
 _FAR = 2.5
-"""Whole models timed alone differ by this factor from their times in a race."""
-_SHORT_S = 0.002
-"""Below, times alone were up to 14 times those of a race."""
+"""Whole models timed alone differ by this factor from their times in a race. Short ones took up to 14 times as long alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +240,7 @@ def baselines_of(problem: Problem, targets: Sequence[Target], session: MeasureSe
 
 def far_s(best_s: float) -> float:
     """Return the seconds above which a whole model, timed alone, is clearly slower than the best one."""
-    return max(_FAR * best_s, _SHORT_S)
+    return max(_FAR * best_s, SHORT_S)
 
 
 def share_left(problem: Problem, target: Target, found: Baselines) -> float:

@@ -36,10 +36,11 @@ from collage.measure.turns import ratio_of
 from collage.status import Status
 from collage.workers.machine_lock import measurement_lock
 
-__all__ = ["Comparison", "near_again", "race"]
+__all__ = ["SHORT_S", "Comparison", "near_again", "race"]
 
-# Finalists whose fastest run is shorter are never left out: a disturbed thread pool makes them ten times as slow for seconds.
-_ALL_IN_S = 0.002
+SHORT_S = 0.002
+"""Nothing whose runs are shorter is left out. Its turns cost little, and a disturbed thread pool makes it ten times as slow for
+seconds."""
 # Turns of a qualifying sample, if they take a second at most.
 _SAMPLE_ROUNDS = 4
 # The least lead that is worth more rounds of choosing than those before a decision. In simulated races with 2 % of noise, a
@@ -194,7 +195,7 @@ class _Race:
         """Run all in turns for up to a second, if any takes so long that it may be left out; return those that are alive."""
         self._track.first_runs(runners)
         track = alive_of(runners)
-        if not self._plan.one_at_a_time and any(runner.least_s >= _ALL_IN_S for runner in track):
+        if not self._plan.one_at_a_time and any(runner.least_s >= SHORT_S for runner in track):
             quarter = replace(self._plan, ends_at=time.monotonic() + (self._plan.left_s - loading_s(track)) / 4)
             self._track.run_rounds(track, "sample", self._sample_rounds(track), fewest=1, plan=quarter)
         for runner in (track := alive_of(track)):
@@ -225,7 +226,7 @@ class _Race:
     def _slowness(self, sample: Mapping[int, float], best: Mapping[int, float], runner: Runner) -> float | None:
         """Return how many times as slow one was as the best; None if it may have been near in one of the rounds."""
         found = ratio_of(sample, best)
-        if runner.least_s < _ALL_IN_S or found is None or found[1].low < self._plan.abandon_ratio:
+        if runner.least_s < SHORT_S or found is None or found[1].low < self._plan.abandon_ratio:
             return None
         return found[0]
 
@@ -266,8 +267,7 @@ class _Race:
                 continue
             needed = _needed(rivals, chosen)
             for runner in rivals:
-                least = _CLOSE if runner.finalist.incumbent else 1.0
-                runner.lost = runner not in needed and runner.over(chosen)[1].low > least
+                runner.lost = runner not in needed and _has_lost(runner, chosen)
             leads = [chosen.over(runner)[0] for runner in rivals if runner is not chosen and not chosen.beats(runner)]
             is_open = any(lead > _WORTH_A_ROUND for lead in leads) or (leads and had < plan.deciding_rounds)
             is_late = spent_s >= plan.phase_s or hurried.left_s <= 0
@@ -346,12 +346,19 @@ def _choose(candidates: Sequence[Runner]) -> Runner | None:
     return min(fit, key=rank, default=None)
 
 
+def _has_lost(runner: Runner, chosen: Runner) -> bool:
+    """Return True if one is slower than the choice beyond doubt, and if it is a single toolchain, not close."""
+    low = runner.over(chosen)[1].low
+    return runner.least_s >= SHORT_S and low > _CLOSE if runner.finalist.incumbent else low > 1.0
+
+
 def _without_clear_losers(rivals: Sequence[Runner]) -> list[Runner]:
-    """Return the rivals without those that were clearly slower than the best in every round, which lose."""
+    """Return the rivals without those of long runs that were clearly slower than the best in every round: these lose."""
     best = min(rivals, key=_median_s)
     needed = _needed(rivals, best)
     for runner in rivals:
-        runner.lost = runner not in needed and runner.over(best)[1].low >= _CLEAR
+        is_clear = runner.least_s >= SHORT_S and runner.over(best)[1].low >= _CLEAR
+        runner.lost = is_clear and runner not in needed
     return [runner for runner in rivals if not runner.lost]
 
 

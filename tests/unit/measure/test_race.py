@@ -230,6 +230,14 @@ def test_a_clear_loser_is_told_after_three_rounds(monkeypatch: pytest.MonkeyPatc
     assert [standing.lost for standing in result.standings] == [False, True, False, True, False]
 
 
+def test_what_is_short_is_neither_lost_early_nor_left_out_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The thread pool of its first process is disturbed.
+    entries = entry("single", 0.0010), entry("other", 0.0009, first_process=1.6), entry("mix", 0.0012, 3)
+    ran, result = blocks_by_name(monkeypatch, *entries)
+    assert ran["mix"] >= 7
+    assert result.winner is not None and result.winner.finalist.name == "other"
+
+
 def test_a_brief_race_reports_the_choice_the_best_single_and_the_rival(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
