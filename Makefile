@@ -50,14 +50,15 @@ types: $(VENV)/dev.stamp  ## a user's script with planted errors, by mypy and py
 fuzz: $(VENV)/dev.stamp  ## random models of all kinds against the original files; SEED=1 TIME=10m
 	$(BIN)/python -m tests.fuzz --seed $(or $(SEED),0) --time-limit $(or $(TIME),10m)
 
-# Rules that take seconds to check, and would otherwise end a run of half an hour.
-RULES := tests/unit/test_style.py tests/unit/test_page_style.py tests/unit/test_documents.py tests/unit/test_architecture.py
+# Rules, and pages held against the program: they take seconds to check, and would otherwise end a run of half an hour.
+RULES := $(addprefix tests/unit/test_, architecture.py documents.py glossary.py packaging.py page_style.py public_types.py style.py walks.py) \
+  $(wildcard tests/unit/*/test_docs.py) tests/unit/report/test_verdict_page.py tests/unit/pattern/test_tutorial.py
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q $(RULES)
+	$(BIN)/python -m pytest -q -m "not slow" $(RULES)
 
 docs: $(VENV)/docs.stamp  ## the site, in .cache/site; any warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

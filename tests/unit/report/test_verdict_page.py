@@ -54,15 +54,21 @@ def test_the_code_of_the_page_runs() -> None:
 
 def test_the_page_on_measuring_has_the_numbers_of_the_comparison() -> None:
     page = (Path(__file__).parents[3] / "docs" / "measuring.md").read_text()
-    section = page.partition("## The final comparison")[2][:2000]
+    section = page.partition("## The final comparison")[2][:2600]
     plan = ComparisonPlan()
     for words in (
         f"run {plan.rounds} turns of {plan.block_s} s each",
-        f"then runs up to {plan.deciding_rounds}, and up to {plan.most_rounds}",
+        f"{race._CLEAR - 1:.0%} slower in each of the first {race._FIRST_LOOK} runs".replace("%", " %"),
+        f"within doubt after {plan.rounds} runs up to {plan.deciding_rounds}",
+        f", and up to {plan.most_rounds} while a lead of 1 % is open",
         f"run {plan.reporting_rounds} rounds in new processes",
         f"a mix that leads up to {plan.most_rounds}.",
-        f"What the choice beats beyond doubt runs {plan.rounds}, but for the best target alone and the baseline.",
-        f"If a round takes {race._LONG_ROUND_S} s, all others run {plan.rounds}.",
+        f"slower by less than {race._CLOSE - 1:.0%}, ".replace("%", " %"),
+        f"what the choice beats beyond doubt now, run {plan.rounds}.",
+        f"If a round takes {race._LONG_ROUND_S} s, all but the choice, the baseline and the best target run {plan.rounds}.",
+        f"If a run takes {race.SHORT_S * 1e3:.0f} ms or more, only mixes take part",
+        f"No plan below {race.SHORT_S * 1e3:.0f} ms is left out",
+        f"If a run takes less than {race.SHORT_S * 1e3:.0f} ms, all plans run the {plan.rounds} turns",
         f"{plan.abandon_ratio} times",
     ):
         assert words in " ".join(section.split()), words
