@@ -53,10 +53,7 @@ class ContextPool:
 
     def run(self, values: Sequence[Any], is_empty: bool = False, targets: Targets | None = None) -> Sequence[Any]:
         """Run on a context that is free; ``is_empty`` says that some input has no elements. ``targets``: see ``run_to``."""
-        try:
-            context = self._free.get_nowait() if self._opens is None else self.hold()
-        except Empty:
-            context = self.hold()
+        context = self.hold()
         try:
             if targets is not None:
                 return context.run_to(values, targets, is_empty)

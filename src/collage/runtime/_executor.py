@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,9 +20,6 @@ Span = tuple[int, int]
 
 Targets = Sequence[np.ndarray[Any, Any] | None]
 """For each output the array to write it to, or None to allocate memory."""
-
-_Order = Callable[[Sequence[Any]], Sequence[Any]]
-_Alone = tuple[Kernel, _Order | None, _Order | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +113,9 @@ class Executor:
         self._apart = [*self._views, *new]
         self._host = host
         self._rescue = host.rescue if host is not None else _fail
-        touched = self._views or self._lent or self._unproven
-        self._alone = None if touched else _alone(steps, inputs, outputs)
 
     def run(self, values: Sequence[Any]) -> Sequence[Any]:
         """Run all steps on inputs in the model's order, and return outputs in the model's order."""
-        if (alone := self._alone) is not None:
-            kernel, arranged, ordered = alone
-            given = values if arranged is None else arranged(values)
-            try:
-                made = kernel(given)
-            except Exception as error:
-                made = list(self._rescue(0, given, error))
-                return self._owned(made if ordered is None else list(ordered(made)), values, self._apart)
-            return made if ordered is None else ordered(made)
         slots, suspects = self._slots(values), self._unproven
         # The same as calling _call and _settle, spelt out: calls would double what a kernel costs on top of itself.
         for position, (into, (kernel, inputs, outputs, dead)) in enumerate(self._program):
@@ -229,27 +214,6 @@ class Executor:
                 if not made.flags.writeable or _shares_memory(made, self._block, others):
                     results[i] = made.copy()
         return results
-
-
-def _alone(steps: Sequence[Step], inputs: Sequence[str], outputs: Sequence[str]) -> _Alone | None:
-    """Return the kernel that takes all inputs and makes all outputs, and what puts its inputs and outputs in order.
-
-    Such a model needs no slots. A kernel leaves its own data in the processor's caches, so that each line of Python around it
-    costs several times what it costs in a loop.
-    """
-    if len(steps) != 1 or isinstance(steps[0].kernel, InPlaceKernel):
-        return None
-    step = steps[0]
-    if sorted(step.inputs) != sorted(inputs) or sorted(step.outputs) != sorted(outputs):
-        return None
-    return step.kernel, _permutation(inputs, step.inputs), _permutation(step.outputs, outputs)
-
-
-def _permutation(names: Sequence[str], wanted: Sequence[str]) -> _Order | None:
-    """Return what puts values of these names in the wanted order, or None if they are in it."""
-    if tuple(names) == tuple(wanted):
-        return None
-    return itemgetter(*map(list(names).index, wanted))
 
 
 def written_to(results: Sequence[Any], targets: Targets) -> Sequence[Any]:

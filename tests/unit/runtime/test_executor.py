@@ -47,47 +47,6 @@ def test_the_model_s_order_of_inputs_and_outputs_wins() -> None:
     assert executor.run(["A", "B", "U"]) == ["A", "B", "A"]
 
 
-class Proven(Fake):
-    """A kernel whose outputs are always new, so that nobody looks at them."""
-
-    allocates_outputs = True
-
-
-@pytest.mark.parametrize("inputs", ["a b c", "c a b", "b a c"])
-@pytest.mark.parametrize("outputs", ["p q r", "r p q", "q p r"])
-def test_a_kernel_alone_may_order_inputs_and_outputs_as_it_likes(inputs: str, outputs: str) -> None:
-    values = {"a": 1, "b": 20, "c": 300}
-    results = {"p": "a", "q": "b", "r": "c"}
-
-    def compute(*given: int) -> list[int]:
-        named = dict(zip(inputs.split(), given, strict=True))
-        return [named[results[name]] for name in outputs.split()]
-
-    executor = Executor([step("k", Proven(compute), inputs, outputs)], ["a", "b", "c"], ["p", "q", "r"])
-    assert list(executor.run(list(values.values()))) == [1, 20, 300]
-
-
-def test_a_kernel_alone_that_reads_a_value_twice_gets_it_twice() -> None:
-    executor = Executor([step("k", Proven(lambda a, b: [a - b]), "x x", "y")], ["x"], ["y"])
-    assert list(executor.run([np.ones(1)])) == [0]
-
-
-def test_what_the_host_gives_in_place_of_a_kernel_alone_is_in_order_and_apart() -> None:
-    class Host:
-        def run(self, position: int, inputs: Sequence[Any]) -> Sequence[Any]:
-            raise NotImplementedError
-
-        def rescue(self, position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
-            b, a = inputs
-            return [b, a + 1]
-
-    executor = Executor([step("k", Proven(lambda b, a: [b[9]]), "b a", "q p")], ["a", "b"], ["p", "q"], Host())
-    a, b = np.zeros(2), np.ones(2)
-    p, q = executor.run([a, b])
-    np.testing.assert_array_equal([p, q], [[1, 1], [1, 1]])
-    assert not np.shares_memory(q, b)
-
-
 def test_outputs_outlive_the_next_run() -> None:
     memory = np.zeros(2, "f")
 

@@ -64,7 +64,9 @@ def test_it_suits_one_kernel_whose_outputs_are_the_model_s() -> None:
     kernel = Allocating(lambda x: [x + 1])
     assert suits(kernel, "x", "y", "y") and suits(InPlace(), "x", "y", "y")
     assert suits(Allocating(lambda x: [x], allocates=False), "x", "y", "y")
-    assert not suits(kernel, "x", "y z", "z y")
+    assert suits(kernel, "x", "y z", "z y")
+    assert not suits(kernel, "x", "y z", "y")
+    assert not suits(kernel, "x x", "y", "y")
     assert not suits(kernel, "x", "y", "y y")
     assert not suits(kernel, "x", "x", "x")
     assert not SingleKernelExecutor.suits([], ["x"], ["x"])
@@ -75,6 +77,44 @@ def test_it_suits_one_kernel_whose_outputs_are_the_model_s() -> None:
 def test_outputs_of_a_kernel_that_allocates_are_handed_on_as_they_are() -> None:
     kept = [np.zeros(2), np.zeros(2)]
     assert executor(Allocating(lambda _: kept), "y z").run([np.ones(2)]) is kept
+
+
+@pytest.mark.parametrize("inputs", ["a b c", "c a b", "b a c"])
+@pytest.mark.parametrize("outputs", ["p q r", "r p q", "q p r"])
+@pytest.mark.parametrize("breaks", [False, True])
+def test_the_kernel_may_have_an_order_of_its_own(inputs: str, outputs: str, breaks: bool) -> None:
+    origins = {"p": "a", "q": "b", "r": "c"}
+
+    def compute(*given: Any) -> list[Any]:
+        named = dict(zip(inputs.split(), given, strict=True))
+        return [named[origins[name]] for name in outputs.split()]
+
+    def fail(*given: Any) -> list[Any]:
+        raise RuntimeError("broken")
+
+    class Host(Passing):
+        def rescue(self, position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
+            return compute(*inputs)
+
+    kernel = Allocating(fail if breaks else compute)
+    steps = [Step("k", kernel, tuple(inputs.split()), tuple(outputs.split()))]
+    values = [np.full(1, 1.0), np.full(2, 2.0), np.full(3, 3.0)]
+    made = SingleKernelExecutor(steps, ["a", "b", "c"], ["p", "q", "r"], Host()).run(values)
+    for result, value in zip(made, values, strict=True):
+        np.testing.assert_array_equal(result, value)
+        assert np.shares_memory(result, value) != breaks  # What the host returns is copied where it is an input.
+
+
+def test_what_is_written_in_place_is_in_the_model_s_order() -> None:
+    class Two(InPlace):
+        layouts = (Layout("float32", (2,)), Layout("float32", (2,)))
+
+        def run_into(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+            outputs[0][...], outputs[1][...] = inputs[0] + 1, inputs[0] + 2
+
+    step = Step("k", Two(), ("x",), ("y", "z"))
+    z, y = SingleKernelExecutor([step], ["x"], ["z", "y"], None).run([np.zeros(2, "f")])
+    np.testing.assert_array_equal([y, z], [[1, 1], [2, 2]])
 
 
 def test_outputs_of_others_are_looked_at() -> None:
