@@ -107,7 +107,7 @@ class Executable:
         self._bind = Signature(recipe.inputs, recipe.empty).bind
         self._output_names = tuple(port.name for port in recipe.outputs)
         self._maps = [port for port in recipe.outputs if port.classes]
-        self._only_output = self._output_names[0] if len(self._output_names) == 1 and not self._maps else None
+        self._numbered = tuple(enumerate(self._output_names))
         cores = usable_cores()
         threads = recipe.threads if threads is None else threads
         branches, notes = fitting_branches(recipe, threads)
@@ -155,9 +155,10 @@ class Executable:
         results = contexts.run(values, is_empty)
         if restore is not None:
             results = [restore(value) for value in results]
-        if self._only_output is not None:  # A dictionary display is the faster one, and this is the usual model.
-            return {self._only_output: results[0]}
-        outputs = dict(zip(self._output_names, results, strict=True))
+        # A loop, since making a ``zip`` costs a microsecond where a kernel has filled the caches.
+        outputs: dict[str, Any] = {}
+        for position, name in self._numbered:
+            outputs[name] = results[position]
         return self._with_maps(outputs) if self._maps else outputs
 
     def _with_maps(self, outputs: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Port", "Signature", "as_maps", "output_ports", "targets_of"]
 
+_ndarray = np.ndarray
 _MOST_KNOWN = 256
 """Combinations of inputs' shapes that are remembered to fit."""
 
@@ -150,7 +151,7 @@ class Signature:
         if type(feeds) is not dict and not isinstance(feeds, Mapping):
             feeds = self._by_name(feeds)
         restore: Restore | None = None
-        bound = []
+        bound, shapes = [], []
         absent = 0
         for name, dtype, port in self._expected:
             try:
@@ -159,21 +160,22 @@ class Signature:
                 if name not in self._defaults:
                     raise InputError(self._names_message(feeds)) from None
                 absent += 1
-                bound.append(self._defaults[name])
-                continue
+                value = self._defaults[name]
             # The usual call, in as few steps as can be: an array of the right type, laid out as kernels want it.
-            if type(value) is np.ndarray and value.dtype == dtype and value.flags.c_contiguous:
-                bound.append(value)
+            if type(value) is _ndarray and value.dtype == dtype and value.flags.c_contiguous:
+                shapes.append(value.shape)
             else:
                 if is_torch(value):
                     restore = as_torch
-                bound.append(_as_tensor(port, dtype, value))
+                value = _as_tensor(port, dtype, value)
+                shapes.append(getattr(value, "shape", None))
+            bound.append(value)
         if len(feeds) + absent != len(bound):
             raise InputError(self._names_message(feeds))
         # Callers mostly come with shapes that they came with before; to check these takes longer than all else here.
-        shapes = tuple([getattr(value, "shape", None) for value in bound])
-        is_empty = self._known.get(shapes)
-        return bound, restore, self._check_shapes(shapes) if is_empty is None else is_empty
+        key = tuple(shapes)
+        is_empty = self._known.get(key)
+        return bound, restore, self._check_shapes(key) if is_empty is None else is_empty
 
     def _check_shapes(self, shapes: tuple[Any, ...]) -> bool:
         """Return if a dimension is 0 that kernels were not checked at; raises InputError where shapes do not fit."""

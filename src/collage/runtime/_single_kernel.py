@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
+from collage._errors import ToolchainError
 from collage.runtime._executor import Executor, Host, Step
 from collage.toolchains import InPlaceKernel
 
@@ -30,6 +31,7 @@ class SingleKernelExecutor(Executor):
         super().__init__(steps, inputs, outputs, host)
         (self._only,) = (step.kernel for step in steps)
         self._only_into = self._into[0]
+        self._count = len(outputs)
         self._takes = [take for _, take in self._leaving]
         self._arrange = _permutation(inputs, steps[0].inputs)
         self._order = _permutation(steps[0].outputs, outputs)
@@ -55,6 +57,8 @@ class SingleKernelExecutor(Executor):
                 made: Sequence[Any] = [buffer.view() for buffer in buffers]
             else:
                 made = self._only(values)
+                if len(made) != self._count:
+                    raise ToolchainError(f"a kernel of {self._count} outputs returned {len(made)}")
         except Exception as error:
             made, suspects = self._rescue(0, values, error), self._apart
         if self._order is not None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collage._errors import ToolchainError
 from collage.runtime import Executor, Step
 from collage.runtime._single_kernel import SingleKernelExecutor
 from collage.toolchains import Layout
@@ -49,6 +50,13 @@ class Passing:
 
     def rescue(self, position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
         return list(inputs)
+
+
+class Twice(Passing):
+    """A host that returns its input twice."""
+
+    def rescue(self, position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
+        return [*inputs, *inputs]
 
 
 def suits(kernel: Any, inputs: str, outputs: str, wanted: str) -> bool:
@@ -150,3 +158,11 @@ def test_what_the_host_returns_is_looked_at_whatever_the_kernel_says(in_place: b
         np.testing.assert_array_equal(x, [1, 1])
     with pytest.raises(RuntimeError, match="broken"):
         executor(kernel).run([x])
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_kernel_that_returns_another_number_of_outputs_has_failed(count: int) -> None:
+    kernel = Allocating(lambda x: [x + 1] * count)
+    with pytest.raises(ToolchainError, match=f"a kernel of 2 outputs returned {count}"):
+        executor(kernel, "y z").run([np.zeros(2, np.float32)])
+    assert len(executor(kernel, "y z", Twice()).run([np.zeros(2, np.float32)])) == 2
