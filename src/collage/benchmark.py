@@ -18,6 +18,7 @@ from collage.measure.artefact_race import ArtefactTrack, artefact_on, length_of,
 from collage.measure.bench_findings import keep_faster
 from collage.measure.decoding import decoding_of
 from collage.measure.finalist import Finalist, FinalistResult
+from collage.measure.race import Comparison
 from collage.measure.session import MeasureSession
 from collage.runtime import Recipe
 from collage.status import Status
@@ -60,8 +61,9 @@ def bench(
     Returns:
         ``rows`` of name, median, p10, p90, p95 and p99 in µs, the speed-up over the best single with its interval, how long
         the race took, and the environment. ``faster`` has the rows that are faster than the artefact beyond doubt, each with
-        the command that uses it, but for the target on which the artefact runs the whole model. The next compilation of
-        the model races these again. ``decoding`` has the figures of a decoder with caches, see ``collage.measure.decoding``;
+        the command that uses it. The next compilation of the model races these again. ``call`` has the target on which the
+        artefact runs the whole model, and the µs that a call of the artefact takes beyond it, if that is faster beyond doubt;
+        else None. ``decoding`` has the figures of a decoder with caches, see ``collage.measure.decoding``;
         None for other models. The singles run the original model where it can still be found unchanged, else the
         artefact's copy of it.
     """
@@ -81,7 +83,8 @@ def bench(
         standings.update((standing.finalist.name, standing) for standing in result.standings)
         is_alive = result.winner is not None and result.winner.finalist.name == OURS
         speedup = result.speedup if is_alive else None
-        faster = [each for each in result.standings if is_alive and _is_faster(each, recipe)]
+        ahead = [each for each in result.standings if is_alive and _is_faster(each)]
+        faster = [each for each in ahead if not _is_own(each, recipe)]
         if neighbour == "none":  # What is faster beside another process says nothing of the usual race.
             _note_faster(recipe, faster, say)
         decoding = _decoding(place, recipe, say) if neighbour == "none" else None
@@ -99,6 +102,7 @@ def bench(
             }
             for each in faster
         ],
+        "call": next((_beyond(each, result) for each in ahead if _is_own(each, recipe)), None),
         "decoding": decoding,
         "rounds": rounds,
         "neighbour": neighbour,
@@ -108,12 +112,23 @@ def bench(
     }
 
 
-def _is_faster(standing: FinalistResult, recipe: Recipe) -> bool:
-    """Return True for a right single toolchain that is faster than the artefact beyond doubt, and is not what it runs itself."""
+def _is_faster(standing: FinalistResult) -> bool:
+    """Return True for a right single toolchain that is faster than the artefact beyond doubt."""
     if standing.status is not Status.OK or standing.reason is not None or standing.finalist.name == OURS:
         return False
-    is_own = [kernel.target for kernel in recipe.kernels] == [str(standing.finalist.arguments["target"])]
-    return not is_own and standing.ratio is not None and standing.ratio[1].high < 1.0
+    return standing.ratio is not None and standing.ratio[1].high < 1.0
+
+
+def _is_own(standing: FinalistResult, recipe: Recipe) -> bool:
+    """Return True for the target on which the artefact runs the whole model."""
+    return [kernel.target for kernel in recipe.kernels] == [str(standing.finalist.arguments["target"])]
+
+
+def _beyond(own: FinalistResult, result: Comparison) -> dict[str, Any] | None:
+    """Return the µs that a call of the artefact takes beyond its own target."""
+    if result.winner is None or result.winner.time is None or own.ratio is None:
+        return None
+    return {"target": own.finalist.name, "beyond_us": (1.0 - own.ratio[0]) * result.winner.time.median_s * 1e6}
 
 
 def _note_faster(recipe: Recipe, faster: Sequence[FinalistResult], say: Callable[[str], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 from collage import benchmark
 from collage.benchmark import OURS
 from collage.cli._report import print_bench
-from collage.cost.statistics import Interval
+from collage.cost.statistics import Interval, summarise
 from collage.database.database import Database
 from collage.measure.bench_findings import faster_targets, keep_faster
 from collage.measure.finalist import Finalist, FinalistResult
+from collage.measure.race import Comparison
 from collage.status import Status
 
 
@@ -34,18 +36,32 @@ def standing(name: str, low: float, high: float, **more: Any) -> FinalistResult:
     ],
 )
 def test_a_row_is_faster_if_its_whole_interval_is_and_it_is_right(row: FinalistResult, is_faster: bool) -> None:
-    recipe: Any = SimpleNamespace(kernels=(SimpleNamespace(target="llvm"),))
-    assert benchmark._is_faster(row, recipe) is is_faster
+    assert benchmark._is_faster(row) is is_faster
 
 
 @pytest.mark.parametrize(
-    ("targets", "is_faster"), [(("llvm -compiler=fast",), False), (("llvm -compiler=fast", "llvm"), True)]
+    ("targets", "is_own"), [(("llvm -compiler=fast",), True), (("llvm -compiler=fast", "llvm"), False)]
 )
-def test_the_target_on_which_the_artefact_runs_the_whole_model_is_no_other_choice(
-    targets: tuple[str, ...], is_faster: bool
+def test_the_target_on_which_the_artefact_runs_the_whole_model_is_its_own(
+    targets: tuple[str, ...], is_own: bool
 ) -> None:
     recipe: Any = SimpleNamespace(kernels=tuple(SimpleNamespace(target=target) for target in targets))
-    assert benchmark._is_faster(standing("fast", 0.8, 0.95), recipe) is is_faster
+    assert benchmark._is_own(standing("fast", 0.8, 0.95), recipe) is is_own
+
+
+def test_of_its_own_target_the_microseconds_beyond_it_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    row, time = standing("fast", 0.8, 1.0), summarise([20e-6])
+    ours = dataclasses.replace(standing(OURS, 1.0, 1.0), time=time)
+    result = Comparison(ours, row, row.ratio, [ours, row])
+    told = benchmark._beyond(row, result)
+    assert told is not None and told["target"] == "fast" and told["beyond_us"] == pytest.approx(2.0)
+    assert benchmark._beyond(row, Comparison(None, None, None, [row])) is None
+    rows = [{"name": OURS, "median_us": 20.0, "p10_us": 20.0, "p90_us": 20.0, "reason": None}]
+    table = {"rows": rows, "speedup_vs_best_single": None, "faster": [], "neighbour": "none"}
+    print_bench({**table, "call": told})
+    assert "the artefact runs fast whole: a call takes 2.0 µs more than that alone" in capsys.readouterr().out
+    print_bench({**table, "call": None})
+    assert "a call takes" not in capsys.readouterr().out
 
 
 def test_what_was_faster_is_noted_for_the_model_and_forgotten_when_it_was_raced(

@@ -16,6 +16,7 @@ from rich.table import Table
 from collage.report import (
     Numerics,
     Report,
+    Row,
     columns_of,
     gain_lines,
     milliseconds,
@@ -23,6 +24,7 @@ from collage.report import (
     short_name,
     table_rows,
 )
+from collage.status import Status
 from collage.system.texts import counted, printable
 
 __all__ = [
@@ -109,18 +111,21 @@ def _specialised(report: Report) -> Table:
 def _most_telling(report: Report) -> tuple[list[int], list[str]]:
     """Return the places of the rows that a verdict needs, in their order, and the counts of the others in words.
 
-    The returned row, the baseline and the single toolchains that took part come first; then mixes.
+    The returned row, the baseline and the single toolchains that took part come first, the fastest first; then mixes.
     """
+
+    def took_part(row: Row) -> bool:
+        return row.time_us is not None or row.verdict == Status.TOO_SLOW
 
     def rank(place: int) -> tuple[bool, bool, bool, float]:
         row = report.rows[place]
         is_head = row.name == report.winner or row.kind == "baseline"
-        return not is_head, row.time_us is None, row.kind == "mix", row.time_us or 0.0
+        return not is_head, not took_part(row), row.kind == "mix", row.time_us or row.estimate_us or 0.0
 
     ranked = sorted(range(len(report.rows)), key=rank)
     kept, left = sorted(ranked[:_MOST_ROWS]), [report.rows[place] for place in ranked[_MOST_ROWS:]]
     mixes = sum(row.kind == "mix" for row in left)
-    refused = sum(row.kind != "mix" and row.time_us is None for row in left)
+    refused = sum(row.kind != "mix" and not took_part(row) for row in left)
     slower = len(left) - mixes - refused
     words = ((mixes, "mix", "mixes"), (refused, "refusal", "refusals"), (slower, "slower target", "slower targets"))
     return kept, [f"{count} {one if count == 1 else many}" for count, one, many in words if count]
@@ -236,6 +241,13 @@ def print_bench(table: Mapping[str, Any]) -> None:
         low, high = table["speedup_interval"]
         console.print(
             f"{table['speedup_vs_best_single']:.3f}x the best single toolchain (95 % interval {low:.3f} to {high:.3f})",
+            highlight=False,
+        )
+    if (call := table.get("call")) is not None:
+        console.print(
+            _escape(
+                f"the artefact runs {call['target']} whole: a call takes {call['beyond_us']:.1f} µs more than that alone"
+            ),
             highlight=False,
         )
     if (decoding := table.get("decoding")) is not None:
