@@ -64,6 +64,23 @@ def test_rows_of_a_table_between_lengths_are_repeated(limits: str, lengths: tupl
     agrees(KernelCase("rows", text, [numbers(*lengths)], used), tmp_path)
 
 
+@pytest.mark.parametrize("length", [8, 12, 23])
+def test_lengths_of_a_convolution_stay_simple_in_counts_and_slices(
+    length: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Speech models mask frames, of which there are as many as their convolutions make."""
+    frames = "c = Conv <strides = [4]> (x, w) s = Shape (x) n = Gather (s, two) q = Div (n, four) m = Add (q, less)"
+    mask = "k = Reshape (m, last) wide = Concat <axis = 0> (head, k) r = Range (zero, m, one) g = Less (r, three)"
+    cut = "p = Conv <pads = [2, 2]> (c, v) t = Slice (p, first, last, axis)"
+    body = f"{frames} {mask} e = Expand (g, wide) {cut} y = Where (e, t, c)"
+    constants = {"w": numbers(4, 2, 8), "v": numbers(4, 4, 4), "two": np.array(2), "four": np.array(4)}
+    constants |= {"less": np.array(-1), "last": np.array([-1]), "head": np.array([1, 4]), "zero": np.array(0)}
+    constants |= {"one": np.array(1), "three": np.array(3), "first": np.array([0]), "axis": np.array([2])}
+    text = f"(float[1,2,N] x) => (float[1,4,K] y) {{{body}}}"
+    agrees(KernelCase("frames", text, [numbers(1, 2, length)], constants), tmp_path, within=1e-5)
+    assert "slower loops" not in caplog.text
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -12,8 +12,8 @@ from typing import Any
 
 from tvm import sym, tirx
 
-from collage.toolchains.tvm.free_lengths import has_lengths
 from collage.toolchains.tvm.length_forms import OPERATORS, Form
+from collage.toolchains.tvm.length_numbers import has_lengths
 
 __all__ = ["known_lengths_of_sums", "lengths_of_sums", "with_lengths_of_sums"]
 

@@ -8,32 +8,25 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, sym, te, tirx
+from tvm import relax, sym, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import onnx_input
 
 from collage._errors import Unsupported
+from collage.toolchains.tvm.length_numbers import has_lengths, is_number, of_any_lengths
 
 __all__ = [
     "CONVOLUTIONS",
-    "DIVISIONS",
-    "FAR",
     "OF_IMAGES",
     "WINDOWS",
-    "as_shape",
-    "as_tensor",
-    "counted",
     "expanded",
-    "has_lengths",
     "may_be_cut",
-    "of_any_lengths",
     "of_as_many",
     "of_lengths",
-    "quotient",
     "refuse_equal_lengths",
     "refuse_unlike_lengths",
     "resized",
@@ -43,16 +36,12 @@ __all__ = [
     "with_equal_lengths",
     "with_pads",
     "with_sides",
-    "with_tensors",
 ]
 
 CONVOLUTIONS = frozenset(("Conv", "ConvTranspose"))
 WINDOWS = frozenset(("AveragePool", "Conv", "LpPool", "MaxPool"))
-DIVISIONS = frozenset(("Div", "Mod"))
 OF_IMAGES = frozenset(("GroupNormalization", "InstanceNormalization"))
 """Normalisations over the channels of images."""
-FAR = (1 << 31) - 1
-"""More than any length."""
 _RECURRENT = ("GRU", "LSTM", "RNN")
 _AXES = 4
 """Axes of pictures."""
@@ -74,11 +63,6 @@ _REPEATED = frozenset(
     )
 )
 """Operators whose operands are repeated along axes of length 1."""
-
-
-def has_lengths(x: Any) -> bool:
-    """True if a value is a tensor, not a shape of TVM's, and its lengths are known, at least by name."""
-    return isinstance(x.ty, relax.TensorType) and isinstance(x.ty.shape, relax.ShapeExpr)
 
 
 def with_equal_lengths(bb: Any, op_name: str, inputs: list[Any], attrs: Mapping[str, Any]) -> list[Any]:
@@ -103,7 +87,7 @@ def with_common_lengths(bb: Any, op_name: str, inputs: list[Any]) -> list[Any]:
 
     Of two lengths that are not known to be equal either may be 1. They are taken for equal, which is compared at run time.
     """
-    tensors = [x for x in inputs if x is not None and not _is_number(x)]
+    tensors = [x for x in inputs if x is not None and not is_number(x)]
     if op_name not in _REPEATED or len(tensors) < _PAIR or not all(map(has_lengths, tensors)):
         return inputs
     shapes = [list(x.ty.shape.values) for x in tensors]
@@ -268,19 +252,6 @@ def with_pads(inputs: Sequence[Any], attrs: dict[str, Any]) -> dict[str, Any]:
     return {**{name: value for name, value in attrs.items() if name != "auto_pad"}, "pads": pads}
 
 
-def counted(inputs: Sequence[Any]) -> Any | None:
-    """Return a Range from 0 in steps of 1 up to a number that follows from lengths; None for others."""
-    first, end, step = inputs
-    are_usual = all(isinstance(x, tvm.ir.GenericConst) and x.value.numpy().size == 1 for x in (first, step))
-    if not are_usual or (first.value.numpy().item(), step.value.numpy().item()) != (0, 1) or not _is_number(end):
-        return None
-    count = end.value if isinstance(end, tirx.Cast) else end
-    if str(count.ty) != "int64":
-        return None
-    is_positive = of_any_lengths(count).can_prove(count >= 0)
-    return relax.op.arange(0, count if is_positive else tirx.max(count, 0), 1, str(first.ty.dtype))
-
-
 def _demanded(op_name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[tuple[int, int, list[Any]]]:
     """Return places of operands, one of the axes of each, and the lengths that it must have from there on."""
     x, y = (list(z.ty.shape.values) if z is not None else [] for z in [*inputs, None][:2])
@@ -337,71 +308,6 @@ def _as_joined(shapes: Sequence[Sequence[Any]], axis: int) -> list[tuple[int, in
     ]
 
 
-_OF_NUMBERS = frozenset(
-    ("Add", "Cast", "Clip", "Div", "Identity", "Mod", "Mul", "Neg", "Range", "Sub", "Trilu", "Unsqueeze")
-)
-"""Operators that TVM computes on numbers that follow from lengths, and are not tensors to it."""
-
-_OPAQUE = 8
-"""TVM's number for functions that are not fused."""
-
-_ARITHMETIC = frozenset(("Add", "Div", "Mod", "Mul", "Sub"))
-
-
-def with_tensors(bb: Any, op_name: str, inputs: list[Any]) -> list[Any]:
-    """Return operands in which a number that follows from lengths is a tensor, if TVM would end the process with the number."""
-    if not any(map(_is_number, inputs)) or _takes_numbers(op_name, inputs):
-        return inputs
-    return onnx_input([as_tensor(bb, x) if _is_number(x) else x for x in inputs])  # type: ignore[no-any-return]
-
-
-def _takes_numbers(op_name: str, inputs: Sequence[Any]) -> bool:
-    """Return True for an operator that TVM computes on these numbers, and in which no number may be a divisor of 0."""
-    if op_name == "Reshape":
-        return as_shape(*inputs) is not None
-    if op_name in DIVISIONS and not isinstance(inputs[1], tvm.ir.GenericConst | tirx.IntImm):
-        return False
-    is_constant = all(_is_number(x) or isinstance(x, tvm.ir.GenericConst) for x in inputs)
-    return op_name in _OF_NUMBERS and (op_name not in _ARITHMETIC or is_constant)
-
-
-def as_tensor(bb: Any, number: Any) -> Any:
-    """Return a number that follows from lengths as a tensor without axes."""
-    # TVM cannot fuse a function that takes a length as a number with another one that does.
-    return bb.emit_te(
-        lambda number: te.compute((), lambda: number),
-        number,
-        primfunc_name_hint="number",
-        primfunc_attrs={"op_pattern": _OPAQUE},
-    )
-
-
-def as_shape(x: Any, shape: Any) -> Any | None:
-    """Return a Reshape of a number that follows from lengths to one dimension, as a shape of TVM's; None for others."""
-    is_single = isinstance(shape, tvm.ir.GenericConst) and shape.value.numpy().ravel().tolist() in ([-1], [1])
-    return relax.ShapeExpr([x]) if is_single and _is_number(x) and str(x.ty) == "int64" else None
-
-
-def quotient(x: Any, y: Any, inputs: Iterable[Any]) -> Any | None:
-    """Return the quotient of a number that follows from lengths and is not negative by a constant; None for others.
-
-    TVM divides towards 0, and does not see that this is how it rounds the lengths of convolutions down. Lengths of the kernel's
-    inputs count as 1 at least: see ``machine_facts``.
-    """
-    if not (_is_number(x) and isinstance(y, tvm.ir.GenericConst) and y.value.numpy().size == 1):
-        return None
-    divisor = int(y.value.numpy().item())
-    shapes = (port.ty.shape.values for port in inputs if has_lengths(port))
-    given = {length for shape in shapes for n in shape for length in tirx.analysis.undefined_vars(n)}
-    if divisor < 1 or not of_any_lengths(x, given).can_prove(x >= 0):
-        return None
-    return sym.Analyzer().simplify(tirx.floordiv(x, tirx.IntImm(str(x.ty), divisor)))
-
-
-def _is_number(x: Any) -> bool:
-    return x is not None and tvm.ir.is_prim_expr(x)
-
-
 def refuse_equal_lengths(x: Any, y: Any) -> None:
     """Refuse to compare shapes if that is not certain before lengths are known: TVM compares their expressions."""
     if not any(isinstance(z, relax.ShapeExpr) for z in (x, y)):
@@ -410,14 +316,6 @@ def refuse_equal_lengths(x: Any, y: Any) -> None:
         analyzer = of_any_lengths(n - m)
         if not (analyzer.can_prove_equal(n, m) or analyzer.can_prove(tirx.NE(n, m))):
             raise Unsupported(f"tvm cannot decide if {n} and {m} are equal before lengths are known")
-
-
-def of_any_lengths(number: Any, positive: Collection[Any] = ()) -> Any:
-    """Return an analyzer to which the lengths in a number are lengths, of which none is negative, and some are positive."""
-    analyzer = sym.Analyzer()
-    for length in tirx.analysis.undefined_vars(number):
-        analyzer.bind(length, tvm.ir.Range(int(length in positive), FAR))
-    return analyzer
 
 
 def _numbers_of(shape: Any) -> Sequence[Any]:

@@ -70,16 +70,10 @@ from collage.toolchains.tvm.empty_sums import lengths_of_sums, with_lengths_of_s
 from collage.toolchains.tvm.extremes import EXTREMES, POSITIONS, axes_of, extreme, within_length
 from collage.toolchains.tvm.free_lengths import (
     CONVOLUTIONS,
-    DIVISIONS,
     OF_IMAGES,
     WINDOWS,
-    as_shape,
-    as_tensor,
-    counted,
     expanded,
-    has_lengths,
     of_as_many,
-    quotient,
     refuse_equal_lengths,
     refuse_unlike_lengths,
     resized,
@@ -89,7 +83,6 @@ from collage.toolchains.tvm.free_lengths import (
     with_equal_lengths,
     with_pads,
     with_sides,
-    with_tensors,
 )
 from collage.toolchains.tvm.indexed import (
     gathered,
@@ -99,6 +92,16 @@ from collage.toolchains.tvm.indexed import (
     scattered_points,
 )
 from collage.toolchains.tvm.known_wrong import summed_up
+from collage.toolchains.tvm.length_numbers import (
+    DIVISIONS,
+    as_shape,
+    as_tensor,
+    bounded,
+    counted,
+    has_lengths,
+    quotient,
+    with_tensors,
+)
 from collage.toolchains.tvm.narrow_products import narrow_product
 from collage.toolchains.tvm.normalisations import (
     is_of_images,
@@ -221,7 +224,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if op_name in (WIDEN, ROUND):
             return (widened if op_name == WIDEN else rounded)(self.bb, *inputs)
         if op_name in PAIRWISE:
-            return pairwise(op_name, inputs, self.bb)
+            number = bounded(op_name, inputs)
+            return pairwise(op_name, inputs, self.bb) if number is None else number
         if op_name in EXTREMES and _is_float(inputs[0]):
             axes, keepdims = axes_of(inputs, attrs, opset), bool(attrs.get("keepdims", 1))
             if axes:
@@ -301,7 +305,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             inputs, attrs = self._scaled_regions(inputs, attrs)
         if op_name in _BLOCKS:
             return self.bb.emit_te(_BLOCKS[op_name], inputs[0], attrs["blocksize"], attrs.get("mode", b"DCR") == b"DCR")
-        if op_name == "Range" and (numbers := counted(inputs)) is not None:
+        if op_name == "Range" and (numbers := counted(inputs, self._nodes.values())) is not None:
             return numbers
         if op_name == "Resize":
             named, sides = with_sides(inputs, attrs)
@@ -309,7 +313,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return resized_to(made, sides) if sides else resized(inputs[0], made, [*inputs, None, None][2])
         if op_name == "Slice":
             inputs = onnx_input([inputs[0], *map(within_reach, inputs[1:3]), *inputs[3:]])
-            return kept_within(self.bb, super()._convert_operator(op_name, inputs, attrs, opset))
+            y = super()._convert_operator(op_name, inputs, attrs, opset)
+            return kept_within(self.bb, y, self._nodes.values())
         if op_name == "Squeeze":
             return _squeezed(super()._convert_operator(op_name, inputs, attrs, opset))
         if op_name == "Pow" and (exponent := whole_exponent(inputs)) is not None:

@@ -15,8 +15,9 @@ import onnx
 from tvm import relax, tirx
 
 from collage._errors import Unsupported
-from collage.toolchains.tvm.free_lengths import has_lengths, may_be_cut
+from collage.toolchains.tvm.free_lengths import may_be_cut
 from collage.toolchains.tvm.importer import KernelImporter
+from collage.toolchains.tvm.length_numbers import has_lengths
 
 __all__ = ["import_in_multiples", "multiples_of"]
 

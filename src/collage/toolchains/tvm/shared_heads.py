@@ -13,7 +13,7 @@ from typing import Any
 import tvm
 from tvm import relax, sym
 
-from collage.toolchains.tvm.free_lengths import has_lengths
+from collage.toolchains.tvm.length_numbers import has_lengths
 from collage.toolchains.tvm.weight_layout import bound_call
 
 __all__ = ["product_of_groups"]

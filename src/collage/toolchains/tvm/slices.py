@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax, te, tirx
 
-from collage.toolchains.tvm.free_lengths import FAR, has_lengths, of_any_lengths
+from collage.toolchains.tvm.free_lengths import of_lengths
+from collage.toolchains.tvm.length_numbers import FAR, has_lengths, of_any_lengths, plain
 
 __all__ = ["kept_within", "within_reach"]
 
@@ -25,8 +28,27 @@ def within_reach(ends: Any) -> Any:
     return relax.const(np.clip(ends.value.numpy(), -FAR, FAR), str(ends.ty.dtype))
 
 
-def kept_within(bb: Any, y: Any) -> Any:
+def kept_within(bb: Any, y: Any, values: Iterable[Any]) -> Any:
     """Return a slice whose ends, if they follow from lengths, are counted from the end or limited to the tensor, as ONNX does.
+
+    Args:
+        bb: TVM's builder of the module.
+        y: The slice as TVM's importer makes it.
+        values: The values before it. Limits that follow from their lengths are left out of its own.
+    """
+    y = _within(bb, y)
+    steps = y.args[-1].fields if isinstance(y, relax.Call) and y.op == tvm.ir.Op.get("relax.strided_slice") else ()
+    y = bb.normalize(y)
+    # A length that is told of a slice backwards is not the one that TVM's loops are made for.
+    if not has_lengths(y) or not all(isinstance(n, tirx.IntImm) and int(n) == 1 for n in steps):
+        return y
+    have = list(y.ty.shape.values)
+    lengths = [plain(n, values) for n in have]
+    return y if all(map(tvm_ffi.structural_equal, have, lengths)) else of_lengths(bb, y, lengths)
+
+
+def _within(bb: Any, y: Any) -> Any:
+    """Return the slice.
 
     Axes that it keeps whole are left out. TVM would write their free lengths as the lesser of them and the end.
     """
