@@ -163,9 +163,10 @@ def plain(length: Any, values: Iterable[Any]) -> Any:
 def _analyzer(number: Any, values: Iterable[Any]) -> Iterator[Any]:
     """An analyzer to which no length of the values is negative."""
     analyzer = of_any_lengths(number)
-    lengths = {str(n): n for x in values if has_lengths(x) for n in x.ty.shape.values}
+    shapes = (x.ty.shape.values for x in values if isinstance(x, relax.Expr) and has_lengths(x))
+    # A length with a name of its own is at least 0 to the analyzer already.
+    sums = {str(n): n for shape in shapes for n in shape if not isinstance(n, tirx.IntImm | tirx.Var)}
     with ExitStack() as stack:
-        for n in lengths.values():
-            if not isinstance(n, tirx.IntImm | tirx.Var):
-                stack.enter_context(analyzer.constraint_scope(n >= 0))
+        for n in sums.values():
+            stack.enter_context(analyzer.constraint_scope(n >= 0))
         yield analyzer
