@@ -22,8 +22,8 @@ __all__ = [
     "has_lengths",
     "is_number",
     "of_any_lengths",
-    "plain",
     "quotient",
+    "simplified",
     "with_tensors",
 ]
 
@@ -149,19 +149,22 @@ def counted(inputs: Sequence[Any], values: Iterable[Any]) -> Any | None:
     return relax.op.arange(0, count if is_positive else tirx.max(count, 0), 1, str(first.ty.dtype))
 
 
-def plain(length: Any, values: Iterable[Any]) -> Any:
-    """Return a length without limits that it keeps in any case, since no length of the values is negative."""
+def simplified(length: Any, values: Iterable[Any]) -> Any:
+    """Return a length without a limit, such as 0 in ``max(n, 0)``, that does not matter since ``n`` is a length of a value.
+
+    Any other length is returned as it is.
+    """
     if not isinstance(length, tirx.Max | tirx.Min):
         return length
     with _analyzer(length, values) as analyzer:
         found = analyzer.simplify(length)
-    is_as_before = tvm_ffi.structural_equal(found, of_any_lengths(length).simplify(length))
-    return length if is_as_before else found
+    holds_anyway = tvm_ffi.structural_equal(found, of_any_lengths(length).simplify(length))
+    return length if holds_anyway else found
 
 
 @contextmanager
 def _analyzer(number: Any, values: Iterable[Any]) -> Iterator[Any]:
-    """An analyzer to which no length of the values is negative."""
+    """Yield an analyzer to which no length of the values is negative."""
     analyzer = of_any_lengths(number)
     shapes = (x.ty.shape.values for x in values if isinstance(x, relax.Expr) and has_lengths(x))
     # A length with a name of its own is at least 0 to the analyzer already.

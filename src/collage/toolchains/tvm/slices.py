@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
 from tvm import relax, te, tirx
 
 from collage.toolchains.tvm.free_lengths import of_lengths
-from collage.toolchains.tvm.length_numbers import FAR, has_lengths, of_any_lengths, plain
+from collage.toolchains.tvm.length_numbers import FAR, has_lengths, of_any_lengths, simplified
 
 __all__ = ["kept_within", "within_reach"]
 
@@ -34,21 +33,16 @@ def kept_within(bb: Any, y: Any, values: Iterable[Any]) -> Any:
     Args:
         bb: TVM's builder of the module.
         y: The slice as TVM's importer makes it.
-        values: The values before it. Limits that follow from their lengths are left out of its own.
+        values: The values before it. That their lengths are not negative makes the slice's own lengths simpler.
     """
-    y = _within(bb, y)
-    steps = y.args[-1].fields if isinstance(y, relax.Call) and y.op == tvm.ir.Op.get("relax.strided_slice") else ()
-    y = bb.normalize(y)
-    # A length that is told of a slice backwards is not the one that TVM's loops are made for.
-    if not has_lengths(y) or not all(isinstance(n, tirx.IntImm) and int(n) == 1 for n in steps):
-        return y
-    have = list(y.ty.shape.values)
-    lengths = [plain(n, values) for n in have]
-    return y if all(map(tvm_ffi.structural_equal, have, lengths)) else of_lengths(bb, y, lengths)
+    y = bb.normalize(_within(bb, y))
+    have = list(y.ty.shape.values) if has_lengths(y) else []
+    lengths = [simplified(n, values) for n in have]
+    return y if all(map(operator.is_, have, lengths)) else of_lengths(bb, y, lengths)
 
 
 def _within(bb: Any, y: Any) -> Any:
-    """Return the slice.
+    """Return the slice with such ends.
 
     Axes that it keeps whole are left out. TVM would write their free lengths as the lesser of them and the end.
     """
