@@ -145,8 +145,8 @@ def counted(inputs: Sequence[Any], values: Iterable[Any]) -> Any | None:
         return None
     with _analyzer(count, values) as analyzer:
         count = analyzer.simplify(count)
-        is_positive = analyzer.can_prove(count >= 0)
-    return relax.op.arange(0, count if is_positive else tirx.max(count, 0), 1, str(first.ty.dtype))
+        is_never_negative = analyzer.can_prove(count >= 0)
+    return relax.op.arange(0, count if is_never_negative else tirx.max(count, 0), 1, str(first.ty.dtype))
 
 
 def simplified(length: Any, values: Iterable[Any]) -> Any:

@@ -42,7 +42,7 @@ def kept_within(bb: Any, y: Any, values: Iterable[Any]) -> Any:
 
 
 def _within(bb: Any, y: Any) -> Any:
-    """Return the slice with such ends.
+    """Return a slice of which ends that follow from lengths are counted from the end, or limited to the tensor.
 
     Axes that it keeps whole are left out. TVM would write their free lengths as the lesser of them and the end.
     """
