@@ -76,12 +76,13 @@ class OriginalService:
         for name in names:
             if name not in store or name not in self._latest or not store.is_repeatable(name):
                 continue
-            found = judge(store.get(name), self._latest[name], tolerance, usual=usual.get(name))
+            is_inside = name not in self._model.outputs
+            found = judge(store.get(name), self._latest[name], tolerance, usual=usual.get(name), is_inside=is_inside)
             if found.is_open:
                 judged[name], right[name] = store.get(name), self._latest[name]
             elif not found.ok:
                 differences.append([name, found.reason, _finite(found.max_rel)])
-            elif isinstance(self._latest[name], np.ndarray) and name in self._model.outputs:
+            elif isinstance(self._latest[name], np.ndarray) and not is_inside:
                 self._usual.setdefault(name, self._latest[name])
         if judged and not differences:
             feeds = {name: store.input(name) for name in self._model.inputs if store.holds_input(name)}

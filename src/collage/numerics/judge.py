@@ -145,6 +145,7 @@ def judge(
     beside: Any = None,
     evidence: Evidence | None = None,
     by_norm: bool = False,
+    is_inside: bool = False,
 ) -> Difference:
     """Judge one output; sequences element by element, absent optionals with None.
 
@@ -158,6 +159,8 @@ def judge(
         evidence: Answers of right arithmetic; None judges by the tolerance alone.
         by_norm: Judge the norm of floats and no integers, as of a target of reduced precision: a classifier that is
             uncertain between two classes turns small errors into large ones, in a few elements.
+        is_inside: The value is no output of the model, so that its slices share one size. A channel that ReLU leaves hardly
+            anything of is as noisy as the others, and far smaller.
     """
     if isinstance(expected, (list, tuple)):
         if not isinstance(actual, (list, tuple)) or len(actual) != len(expected):
@@ -186,7 +189,7 @@ def judge(
     like = _like(beside if usual is None else usual, answers[0])
     if by_norm and (roughly := _by_norm(actual, answers[0], tolerance, like)) is not None:
         return roughly
-    return _judge_numbers(actual, answers, tolerance, usual, evidence, like)
+    return _judge_numbers(actual, answers, tolerance, usual, evidence, like, by_slices=not is_inside)
 
 
 def judge_all(actual: Sequence[Any], expected: Sequence[Any], tolerance: float) -> Difference:
@@ -208,6 +211,8 @@ def _judge_numbers(
     usual: Any,
     evidence: Evidence | None,
     like: Array | None,
+    *,
+    by_slices: bool,
 ) -> Difference:
     expected = answers[0]
     is_float = "float" in expected.dtype.name or expected.dtype.kind == "c"
@@ -225,7 +230,7 @@ def _judge_numbers(
         gap = np.abs(left - centre)
         if not is_float:  # Neighbours beyond 2**53 are the same number in float64.
             gap = np.where(_is_same(actual, expected), 0.0, np.maximum(gap, 1.0))
-        size = sizes_of(np.abs(expected.astype(wide, copy=False)), like)
+        size = sizes_of(np.abs(expected.astype(wide, copy=False)), like, by_slices=by_slices)
         noise: Any = _last_bits(expected, usual) if is_float else 0.0
         # An infinite answer is right itself, and says nothing about how far off a finite one may be.
         apart = [

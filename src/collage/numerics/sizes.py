@@ -27,13 +27,14 @@ _LEAST_IN_SLICE = 16
 _MOST_SLICES = 4096
 
 
-def sizes_of(magnitudes: Array, usual: Array | None = None) -> Any:
+def sizes_of(magnitudes: Array, usual: Array | None = None, *, by_slices: bool = True) -> Any:
     """Return the size of each element's class: a number, or an array that broadcasts to the tensor.
 
     Args:
         magnitudes: Magnitudes of the elements; those that are not finite have no part.
         usual: Magnitudes on other inputs, of the same shape. Slices are of another magnitude only if they are so there too:
             rows of a page without text are not another quantity.
+        by_slices: False leaves only fill values apart.
     """
     finite = np.isfinite(magnitudes)
     if not finite.all():
@@ -41,10 +42,11 @@ def sizes_of(magnitudes: Array, usual: Array | None = None) -> Any:
     largest = float(np.max(magnitudes, initial=0.0))
     fill = _least_fill(magnitudes, largest)
     if fill is None:
-        return _by_slices(magnitudes, largest, usual)
+        return _by_slices(magnitudes, largest, usual) if by_slices else largest
     is_fill = magnitudes >= fill
     rest = np.where(is_fill, 0.0, magnitudes)
-    return np.where(is_fill, largest, _by_slices(rest, float(np.max(rest, initial=0.0)), None))
+    largest_of_rest = float(np.max(rest, initial=0.0))
+    return np.where(is_fill, largest, _by_slices(rest, largest_of_rest, None) if by_slices else largest_of_rest)
 
 
 def is_mixed(magnitudes: Array, usual: Array | None = None) -> bool:

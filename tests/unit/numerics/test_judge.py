@@ -179,6 +179,22 @@ def test_rows_of_other_magnitudes_have_sizes_of_their_own() -> None:
     assert sizes.shape == (1, 10, 1) and sizes[0, 0, 0] > 600 and sizes[0, 9, 0] <= 1.0
 
 
+def test_a_value_inside_a_model_has_one_size_beside_its_fill_values() -> None:
+    random = np.random.default_rng(0)
+    expected = np.maximum(random.standard_normal((1, 64, 28, 28)), 0.0).astype(np.float32)
+    expected[:, 5] *= 1e-2  # A channel of which ReLU leaves hardly anything.
+    made = expected.copy()
+    made[:, 5] += 1e-5
+    assert judge(made, expected, 1e-4).is_open
+    assert judge(made, expected, 1e-4, is_inside=True).ok
+    made[:, 5] += 1e-3
+    assert not judge(made, expected, 1e-4, is_inside=True).ok
+    masked, off = expected.copy(), expected.copy()
+    masked[..., 0] = off[..., 0] = -1e9
+    off[:, 5, :, 1:] += 1e-3
+    assert not judge(off, masked, 1e-4, is_inside=True).ok
+
+
 @pytest.mark.parametrize("shape", [(1, 1000), (8, 21, 40, 40), (2, 197, 768)])
 def test_ordinary_tensors_and_probabilities_are_of_one_size(shape: tuple[int, ...]) -> None:
     random = np.random.default_rng(1)
