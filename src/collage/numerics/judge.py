@@ -159,8 +159,8 @@ def judge(
         evidence: Answers of right arithmetic; None judges by the tolerance alone.
         by_norm: Judge the norm of floats and no integers, as of a target of reduced precision: a classifier that is
             uncertain between two classes turns small errors into large ones, in a few elements.
-        is_inside: The value is no output of the model, so that its slices share one size. A channel that ReLU leaves hardly
-            anything of is as noisy as the others, and far smaller.
+        is_inside: The value lies between operators of a model, and its slices share one size. A channel of which ReLU leaves
+            hardly anything is as noisy as the others, and far smaller.
     """
     if isinstance(expected, (list, tuple)):
         if not isinstance(actual, (list, tuple)) or len(actual) != len(expected):
