@@ -213,7 +213,7 @@ def settled(
         if count:
             ends_at = min(ends_at, time.monotonic() + _MOST_S)
         for name in names:
-            sides = {"usual": usual.get(name), "beside": beside.get(name)}
+            sides: dict[str, Any] = {"usual": usual.get(name), "beside": beside.get(name)}
             evidence = witness.evidence(name, right[name], tolerance, **sides)
             found[name] = judge(outputs[name], right[name], tolerance, evidence=evidence, by_norm=by_norm, **sides)
         left = sum(each.wrong for each in found.values())
@@ -229,6 +229,10 @@ class EvidenceService:
     def __init__(self) -> None:
         self._opened: tuple[Any, Witness] | None = None
         self._memory = _Memory()
+
+    def drop(self) -> None:
+        """Forget the model. What is known of it stays."""
+        self._opened = None
 
     def _witness(self, model: str, is_original: bool) -> Witness:
         path = Path(model)

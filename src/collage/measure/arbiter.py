@@ -14,6 +14,7 @@ from collage.workers.worker import Worker
 __all__ = ["Arbiter"]
 
 _SERVICE = "collage.measure._evidence_worker:EvidenceService"
+_WORKER = "arbiter"
 _LIMIT_S = 180.0
 
 
@@ -22,12 +23,14 @@ class Arbiter:
 
     Args:
         memory_bytes: Memory limit of its process.
-        worker: A process lent by the caller, which is left running.
+        workers: Worker processes lent by the caller, by name, which are left running; one for arbiters is among them, or is
+            added.
     """
 
-    def __init__(self, memory_bytes: int | None = None, worker: Worker | None = None) -> None:
-        self._is_lent = worker is not None
-        self._worker = worker or Worker(_SERVICE, memory_bytes=memory_bytes)
+    def __init__(self, memory_bytes: int | None = None, workers: dict[str, Worker] | None = None) -> None:
+        self._is_lent = workers is not None
+        lent = {} if workers is None else workers
+        self._worker = lent.setdefault(_WORKER, Worker(_SERVICE, memory_bytes=memory_bytes))
 
     def close(self) -> None:
         """End the process, unless it was lent."""

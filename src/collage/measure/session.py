@@ -104,7 +104,7 @@ class MeasureSession:
         self.length_folders: list[Path] = []
         self.reference_model: Path | None = None
         self.model = ""
-        self.arbiter = Arbiter(limits.memory_bytes)
+        self.arbiter = Arbiter(limits.memory_bytes, workers)
 
     def __enter__(self) -> MeasureSession:
         return self

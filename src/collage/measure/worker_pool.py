@@ -185,12 +185,13 @@ class WorkerPool:
 
         work = {name: partial(ask, some) for name, some in by_toolchain.items()}
         name, some = next(iter(by_toolchain.items()))
-        self.side_by_side({**work, name: partial(ask_and_go_on, some)})
+        # While the first one goes on, the others come up as fast as without it.
+        self.side_by_side({**work, name: partial(ask_and_go_on, some)}, this_machine().cores + 1)
 
-    def side_by_side(self, work: Mapping[str, Callable[[], None]]) -> None:
-        """Do work for workers, by their names, as much at a time as there are cores."""
+    def side_by_side(self, work: Mapping[str, Callable[[], None]], most: int | None = None) -> None:
+        """Do work for workers, by their names, as much at a time as there are cores, or as ``most`` says."""
         try:
-            with ThreadPoolExecutor(max_workers=max(1, min(len(work), this_machine().cores))) as pool:
+            with ThreadPoolExecutor(max_workers=max(1, min(len(work), most or this_machine().cores))) as pool:
                 futures = [pool.submit(part) for part in work.values()]
                 try:
                     for future in futures:
