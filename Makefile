@@ -4,9 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= .cache/demo
 MODELS ?=
+# Rules, and pages held against the program: they take seconds to check, and would otherwise end a run of half an hour.
+RULES := $(addprefix tests/unit/test_, architecture.py documents.py glossary.py packaging.py page_style.py public_types.py style.py walks.py) \
+  $(wildcard tests/unit/*/test_docs.py) tests/unit/report/test_verdict_page.py tests/unit/pattern/test_tutorial.py
+
 # Two at a time: no test asserts what a busy machine decides. Those that compile stay with the others of their file, which share
 # what was compiled, and are four at a time: most of them wait for the measurements of another one.
-SMALL := -n 2 tests/unit tests/hostile tests/toolchain tests/fuzz
+SMALL := -n 2 tests/unit tests/hostile tests/toolchain tests/fuzz $(addprefix --ignore=,$(RULES))
 # Those of tests/crash take longest, and are few in each file: they begin first.
 WHOLE := -n 4 --dist loadfile --no-loadscope-reorder tests/crash tests/e2e
 # Toolchains that are no part of the package `collage`: each has its tests, in a run of their own.
@@ -49,10 +53,6 @@ types: $(VENV)/dev.stamp  ## a user's script with planted errors, by mypy and py
 
 fuzz: $(VENV)/dev.stamp  ## random models of all kinds against the original files; SEED=1 TIME=10m
 	$(BIN)/python -m tests.fuzz --seed $(or $(SEED),0) --time-limit $(or $(TIME),10m)
-
-# Rules, and pages held against the program: they take seconds to check, and would otherwise end a run of half an hour.
-RULES := $(addprefix tests/unit/test_, architecture.py documents.py glossary.py packaging.py page_style.py public_types.py style.py walks.py) \
-  $(wildcard tests/unit/*/test_docs.py) tests/unit/report/test_verdict_page.py tests/unit/pattern/test_tutorial.py
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

@@ -10,14 +10,31 @@ import functools
 import gc
 import random
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import settings
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("fresh", deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Mark as slow all but a few of a test's parameters, spread evenly, where the test says how many are enough."""
+    of_test: dict[tuple[Any, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("few"):
+            of_test.setdefault((item.parent, item.originalname), []).append(item)
+    for alike in of_test.values():
+        count = alike[0].get_closest_marker("few").args[0]
+        kept = {round(i * (len(alike) - 1) / (count - 1)) for i in range(count)}
+        for place, item in enumerate(alike):
+            if place not in kept:
+                item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:

@@ -15,7 +15,7 @@ from collage.measure.overheads import Overheads, measure_overheads
 from collage.measure.process_compat import ProcessCompatibility, Verdict
 from collage.measure.roofline import Peak, measure_peak
 from collage.measure.session import MeasureSession
-from collage.measure.track import ComparisonPlan
+from collage.measure.track import ComparisonPlan, Track
 from collage.target import Target
 from collage.workers import machine_lock
 
@@ -38,16 +38,17 @@ _probe = ProcessCompatibility._probe
 class _ShortRaces(ComparisonPlan):
     """Races as users hold them take longer; what wins here wins by more than a longer look could tell."""
 
-    block_s: float = 0.03
+    block_s: float = 0.01
     most_rounds: int = 15
     reporting_rounds: int = 7
 
 
 def shorten_measurements() -> None:
     """Shorten comparisons in this process, and measure once what no database of a test can change."""
-    # Each leg starts every process anew. Comparisons of several are in tests/unit/measure/test_comparison.py.
+    # Each leg starts every process anew. Such races are in tests/unit/measure.
     _replace(artefact_race, LEGS=1, ComparisonPlan=_ShortRaces)
     _replace(problem, LEGS=1, ComparisonPlan=_ShortRaces)
+    _replace(Track, start_afresh=lambda track, runners: None)
     _replace(cost_table, measure_peak=_peak_of_before, measure_overheads=_overheads_of_before)
     _replace(ProcessCompatibility, _probe=_probe_of_before)
     if LOCKS in os.environ:

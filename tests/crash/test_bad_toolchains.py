@@ -159,6 +159,7 @@ CASES = [
 ]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("misbehaviour", "filed", "said"), CASES)
 def test_it_is_classified_and_the_others_go_on(
     model: onnx.ModelProto,

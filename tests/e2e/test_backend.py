@@ -47,6 +47,7 @@ def suite() -> dict[str, Case]:
     return {case.name: case for case in cases()}
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in SAMPLE]
 )

@@ -345,6 +345,7 @@ COMPILED = {
 """Each form of a model, and each shape that needs something of its own; the other combinations are slow."""
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("shape", "source"),
     [
@@ -563,6 +564,7 @@ def _verified(model: ir.Model) -> None:
         prepare(model)
 
 
+@pytest.mark.few(10)
 @combined(CALLS)
 def test_calls_change_nothing(name: str, shape: str, form: str, handed: Handed, tmp_path: Path) -> None:
     proto = handed(SHAPES[shape]())

@@ -37,6 +37,7 @@ DEFAULT = {
 """Each model once, and each target; the other combinations are slow."""
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("name", "target"),
     [pytest.param(*case, marks=() if case in DEFAULT else pytest.mark.slow) for case in CASES],

@@ -171,6 +171,7 @@ BAD = [
 ]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(("words", "code", "said"), BAD, ids=[" ".join(words) for words, _, _ in BAD])
 def test_bad_input_gets_one_sentence_and_the_documented_code(
     words: tuple[str, ...],
@@ -233,6 +234,7 @@ UNRUNNABLE = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("text", "words", "code", "said"), UNRUNNABLE)
 def test_what_cannot_run_is_refused_once_and_nothing_is_written(
     text: str, words: tuple[str, ...], code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

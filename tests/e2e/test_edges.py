@@ -81,6 +81,7 @@ RACED = {"no operators": MENU, "a branch": MENU[1:2]}
 """Every finalist starts a process of its own; two models do for what all have in common, and few targets for the larger one."""
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("name", "menu"),
     [

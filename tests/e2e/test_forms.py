@@ -45,6 +45,7 @@ def agree(found: Mapping[str, Any], wanted: Sequence[Any]) -> None:
             np.testing.assert_allclose(value, expected, 1e-5, 1e-6, err_msg=name)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", FORMS)
 def test_what_onnx_runtime_runs_runs(name: str) -> None:
     model, all_feeds = FORMS[name]()

@@ -94,6 +94,7 @@ def placed(model: ir.Model, seed: int, placement: DevicePlacement) -> tuple[ir.M
     return partition(model, specs), sorted(ways)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=pytest.mark.slow if seed >= 15 else ()) for seed in range(40)]
 )

@@ -79,6 +79,7 @@ def test_a_plan_that_was_edited_is_built_however_slow_it_is(measured: list[str],
     assert plan_of(built) == plan_of(executable)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("kernels", "said"),
     [

@@ -99,6 +99,7 @@ def test_what_a_rule_leaves_goes_to_others_or_to_the_host(tmp_path: Path) -> Non
     assert by_left <= {"n2", "n3"}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("fusion", "largest"),
     [

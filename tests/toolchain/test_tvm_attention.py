@@ -69,6 +69,7 @@ def is_own(names: Sequence[str]) -> bool:
     return any("_attention" in name for name in names)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize(
     ("batch", "lengths"),

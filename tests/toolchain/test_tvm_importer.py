@@ -112,6 +112,7 @@ DEMANDING = {
 """Operators that demand lengths: inputs, the operator, and lengths of inputs that are good and bad."""
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("operator", DEMANDING)
 def test_lengths_that_an_operator_demands_are_checked(operator: str, tmp_path: Path) -> None:
     inputs, body, good, bad = DEMANDING[operator]
@@ -235,6 +236,7 @@ def test_convolutions_over_one_dimension(form: tuple[str, int], given: bool, bia
     agrees(KernelCase("convolution", text, inputs, {} if given else weights), tmp_path, within=1e-5)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
 @pytest.mark.parametrize(
     ("rank", "attributes", "wanted"),
@@ -308,6 +310,7 @@ def test_remainders_of_floats_are_those_of_the_exact_quotient(dtype: type[np.flo
     agrees(KernelCase("remainder", text, [x, n]), tmp_path, exactly=True)  # the reciprocal tells 0 from -0
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("dtype", "operator", "length"), covering(INTEGERS, ["Div", "Mod", "Mod <fmod = 1>"], ["5", "N"])
 )

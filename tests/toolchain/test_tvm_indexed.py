@@ -137,6 +137,7 @@ def assert_equal(cases: list[Case], folder: Path) -> None:
         np.testing.assert_array_equal(made, right, err_msg=str(what))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 def test_scatters_are_those_of_the_reference_to_the_last_bit(dtype: str, tmp_path: Path) -> None:
     rng, cases = np.random.default_rng(int(dtype[-2:]) + len(dtype)), list[Case]()

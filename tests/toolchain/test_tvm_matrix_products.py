@@ -61,6 +61,7 @@ def is_own(names: Sequence[str]) -> bool:
     return any("_matrices_" in name for name in names)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("processor", [Processor(16, 32, 2), Processor(8, 16, 2)])
 @pytest.mark.parametrize(
     ("left", "right"),

@@ -66,6 +66,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("precision", ["w8", "w4"])
 @pytest.mark.parametrize(
     ("rows", "depth", "columns"),

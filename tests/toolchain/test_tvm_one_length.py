@@ -153,6 +153,7 @@ def network(seed: int, samples: int | str = 1) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(model, strict_mode=True)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_networks_over_one_length_are_right(seed: int, tmp_path: Path) -> None:
     model = network(seed, samples="n" if seed % 3 == 0 else 1 + seed % 2)

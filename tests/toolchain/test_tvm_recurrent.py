@@ -88,6 +88,7 @@ def check(model: onnx.ModelProto, folder: Path, *lengths: Mapping[str, int]) -> 
                 np.testing.assert_allclose(actual, right, rtol=1e-4, atol=2e-6)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize(("op_type", "attributes"), KINDS, ids=str)
 def test_layers(op_type: str, attributes: dict[str, Any], direction: str, tmp_path: Path) -> None:
@@ -97,6 +98,7 @@ def test_layers(op_type: str, attributes: dict[str, Any], direction: str, tmp_pa
         check(model, tmp_path / str(i))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("free", [("t", 5), (6, "n"), ("t", "n")])
 @pytest.mark.parametrize(("op_type", "attributes"), KINDS[:3], ids=str)
 def test_free_lengths(op_type: str, attributes: dict[str, Any], free: tuple[Length, Length], tmp_path: Path) -> None:

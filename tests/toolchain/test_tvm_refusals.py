@@ -186,6 +186,7 @@ ROUNDED = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("transformation", ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"])
 @pytest.mark.parametrize("nearest", ROUNDED)
 def test_the_nearest_elements_are_those_of_exact_coordinates_or_refused(

@@ -83,6 +83,7 @@ KERNELS = [
 ]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("case", KERNELS, ids=[f"{i}_{case.name}" for i, case in enumerate(KERNELS)])
 def test_schedules_change_nothing_but_the_time(
     case: KernelCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

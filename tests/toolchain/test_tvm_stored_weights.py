@@ -46,6 +46,7 @@ def stored(
     return ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=9))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("has_zeros", [False, True])
 @pytest.mark.parametrize("accuracy_level", [0, 4])
 @pytest.mark.parametrize(

@@ -142,10 +142,10 @@ def test_forks_while_other_threads_compute(pool: Pool) -> None:
     for thread in busy:
         thread.start()
     try:
-        for _ in range(8):
+        for _ in range(4):
             child = os.fork()
             if child == 0:
-                os._exit(0 if all(each_ran_once(pool.run(2)[1]) for _ in range(5)) else 1)
+                os._exit(0 if all(each_ran_once(pool.run(2)[1]) for _ in range(3)) else 1)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:
         done.set()

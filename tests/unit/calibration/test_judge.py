@@ -184,6 +184,7 @@ def test_a_function_of_the_users_is_compared_with_the_originals_score(judged):
     assert judged("python:collage_test_metrics:right", samples([1, 2, 3], [0, 0, 8]), labels=[2, 0]) == [0, 0]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("name", "words"),
     [

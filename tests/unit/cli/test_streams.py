@@ -21,6 +21,7 @@ ARGUMENTS = {"plain": ("--version",), "a table": ("db", "show"), "JSON": ("db", 
 KEY = WorkloadKey("kernel", "(1, 2)float32", "llvm", "tvm 1", "machine", 0, 4)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=ARGUMENTS)
 @pytest.mark.parametrize(("to", "code", "told"), [("| :", 0, ""), (">/dev/full", 2, "No space left"), (">&-", 0, "")])
 def test_the_exit_code_says_if_the_output_was_written(

@@ -118,6 +118,7 @@ def compared(make: Any, calls: Any, *, before_call: Any = None, **options: Any) 
     return [str(one.message) for one in caught if str(one.message).startswith("collage")]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", CASES)
 def test_a_module_does_what_it_does_without(name: str, compiled_models: list[ir.Model]) -> None:
     case = CASES[name]
@@ -128,6 +129,7 @@ def test_a_module_does_what_it_does_without(name: str, compiled_models: list[ir.
         assert bool(said) != case.compiled
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", CASES)
 def test_a_module_whose_weights_are_frozen_does_the_same(name: str, compiled_models: list[ir.Model]) -> None:
     case = CASES[name]

@@ -72,6 +72,7 @@ def _with_marks(target: str) -> Any:
     return pytest.param(target, marks=pytest.mark.slow) if is_slow else target
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("target", [_with_marks(target) for target in on_processors()])
 def test_kernels_of_every_toolchain_run_in_forks(target: str, tmp_path: Path) -> None:
     found = registry().for_target(Target.parse(target)).availability()

@@ -107,6 +107,7 @@ MODELS: dict[str, tuple[onnx.ModelProto, Shapes]] = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("target", ["onnxruntime", "openvino", "llvm"])
 @pytest.mark.parametrize("name", MODELS)
 def test_right_at_every_length(name: str, target: str) -> None:

@@ -46,6 +46,7 @@ def names_of(values) -> list[str]:
     return [value.name for value in values]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_pass_alone_on_random_models(name):
     for seed in range(200, 208):

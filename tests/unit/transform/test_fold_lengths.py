@@ -287,7 +287,7 @@ class Program:
 
 
 @hypothesis.given(st.data())
-@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.settings(max_examples=50, deadline=None)
 def test_random_programs(data: st.DataObject) -> None:
     program = Program(data.draw)
     for is_of_tensors in data.draw(st.lists(st.booleans(), min_size=4, max_size=16)):
