@@ -24,7 +24,7 @@ settings.load_profile("repeatable")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Mark as slow all but a few of a test's parameters, spread evenly, where the test says how many are enough."""
+    """Mark as slow all but a few of a test's parameters, spread evenly, where the test says how many are enough: at least two."""
     of_test: dict[tuple[Any, str], list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("few"):

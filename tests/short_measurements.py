@@ -15,7 +15,7 @@ from collage.measure.overheads import Overheads, measure_overheads
 from collage.measure.process_compat import ProcessCompatibility, Verdict
 from collage.measure.roofline import Peak, measure_peak
 from collage.measure.session import MeasureSession
-from collage.measure.track import ComparisonPlan, Track
+from collage.measure.track import ComparisonPlan, Runner, Track
 from collage.target import Target
 from collage.workers import machine_lock
 
@@ -32,6 +32,7 @@ _peaks: list[Peak] = []
 _overheads: dict[tuple[str, str, int], Overheads] = {}
 _verdicts: dict[str, tuple[Verdict, bool]] = {}
 _probe = ProcessCompatibility._probe
+_start_afresh = Track.start_afresh
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def shorten_measurements() -> None:
     # Each leg starts every process anew. Such races are in tests/unit/measure.
     _replace(artefact_race, LEGS=1, ComparisonPlan=_ShortRaces)
     _replace(problem, LEGS=1, ComparisonPlan=_ShortRaces)
-    _replace(Track, start_afresh=lambda track, runners: None)
+    _replace(Track, start_afresh=_start_afresh_if_long)
     _replace(cost_table, measure_peak=_peak_of_before, measure_overheads=_overheads_of_before)
     _replace(ProcessCompatibility, _probe=_probe_of_before)
     if LOCKS in os.environ:
@@ -60,6 +61,12 @@ def _replace(module: ModuleType | type, **values: object) -> None:
     for name, value in values.items():
         getattr(module, name)
         setattr(module, name, value)
+
+
+def _start_afresh_if_long(track: Track, runners: Sequence[Runner]) -> None:
+    """Start processes anew only in races that are not shortened: tests of races may run in this process, too."""
+    if not isinstance(track.plan, _ShortRaces):
+        _start_afresh(track, runners)
 
 
 def _peak_of_before(database: Database) -> Peak:

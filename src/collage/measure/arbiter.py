@@ -14,7 +14,8 @@ from collage.workers.worker import Worker
 __all__ = ["Arbiter"]
 
 _SERVICE = "collage.measure._evidence_worker:EvidenceService"
-_WORKER = "arbiter"
+_WORKER = "arbiter of outputs"
+"""Its name among lent processes. No toolchain's name has spaces."""
 _LIMIT_S = 180.0
 
 
